@@ -7,7 +7,11 @@ speed allows.
 For each ceiling a fresh process opens a runtime as a user does, asks for a sentence planted in the middle of a text,
 and feeds tokens one by one. Times are of the clock, since a process that waits for a disk spends none of its own. In
 cold cases another thread tells the system again and again to forget the file. Figures are kept in the `--json` file
-case by case; a second run with the same file goes on where the first one stopped.
+case by case; a second run with the same file goes on where the first one stopped. `--picture` draws both speeds by
+ceiling, as shares of those of the largest one.
+
+Experts are read when tokens choose them. The last columns tell which share of all experts' bytes a block of the text
+read, and a token alone. A model of random weights finds nothing, and is measured all the same.
 
     python bench/streaming.py --book novel.txt --model qwen.gguf --ceiling 400MiB --ceiling 1280MiB --cold
 """
@@ -25,9 +29,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import edgekv
+from edgekv.binding.structs import Streaming
 from edgekv.evals import prose
 from edgekv.memory.process import peak_resident_bytes
 from edgekv.memory.sizes import parse_size
+from edgekv.options import UBATCH
 from edgekv.testing import programs
 from edgekv.testing.programs import MIB
 
@@ -65,8 +71,11 @@ def run_case(case: dict) -> dict[str, object]:
     with edgekv.Runtime(**case) as runtime:
         plan, model = runtime.plan, runtime.model
         with forgotten(plan.model if cold else None):
+            begin = model.streaming()
             with runtime.session() as session:
-                reply = "".join(session.ask(QUESTION, files=[text], max_tokens=24))
+                prompt = session.ask(QUESTION, files=[text], max_tokens=24)
+                reply, read = next(prompt), model.streaming()
+                reply += "".join(prompt)
                 stats = session.stats
             loop, before = runtime.block_loop, model.streaming()
             for i, token in enumerate(tokens):
@@ -75,7 +84,8 @@ def run_case(case: dict) -> dict[str, object]:
                 loop.step(token)
             seconds, after = time.perf_counter() - started, model.streaming()
         n_said, n_read = len(tokens) - N_WARM, after.read_bytes - before.read_bytes
-        allowed = n_read and n_read / (after.read_ns - before.read_ns) * 1e9 / plan.token_bytes
+        allowed = n_read and n_said / ((after.read_ns - before.read_ns) / 1e9)
+        n_batches = stats.read_tokens / min(plan.block, UBATCH)
         return {
             "cells": plan.budget_cells,
             "block": plan.block,
@@ -87,10 +97,34 @@ def run_case(case: dict) -> dict[str, object]:
             "reading": stats.prefill_tok_per_s,
             "generating": n_said / seconds,
             "allowed": allowed,
+            "experts_of_block": share_of_experts(begin, read, n_batches),
+            "experts_of_token": share_of_experts(before, after, n_said),
             "waited": (after.wait_ns - before.wait_ns) / 1e9 / seconds,
             "planned": plan.peak_bytes,
             "peak": peak_resident_bytes(),
         }
+
+
+def share_of_experts(before: Streaming, after: Streaming, n_batches: float) -> float:
+    """Return the share of all streamed experts' bytes that a batch read between two counts; 0 if there are none."""
+    if not after.expert_bytes:
+        return 0.0
+    n_bytes = (after.read_bytes - before.read_bytes) / n_batches
+    return max(0.0, n_bytes - after.streamed_bytes) / after.expert_bytes
+
+
+def draw(path: Path, done: list[dict]) -> None:
+    """Draw reading and generating by ceiling, as shares of the speeds under the largest one."""
+    from edgekv.evals import pictures
+
+    largest = max((case for case in done if not case["cold"]), key=lambda case: parse_size(case["memory"]))
+    lines: dict[str, dict[int, float]] = {}
+    for case in done:
+        for what in ("reading", "generating"):
+            line = lines.setdefault(f"{what}, {'cold' if case['cold'] else 'hot'}", {})
+            line[parse_size(case["memory"]) // MIB] = case[what] / largest[what]
+    title, label = Path(done[0]["model"]).stem, f"speed over that under {largest['memory']}"
+    pictures.history_lines(path, lines, title=title, label=label, of="memory ceiling, MiB")
 
 
 def main() -> None:
@@ -101,6 +135,7 @@ def main() -> None:
     parser.add_argument(
         "--cold", action="store_true", help="measure from the disk, too, and not from the system's memory alone"
     )
+    parser.add_argument("--picture", type=Path, help="a PNG file for the curves")
     options = parser.parse_args()
     done = json.loads(options.json.read_text()) if options.json and options.json.exists() else []
     with tempfile.TemporaryDirectory() as folder:
@@ -129,6 +164,7 @@ def main() -> None:
             "allowed",
             "share",
             "found",
+            "experts",
         ],
         [
             [case["memory"], "cold" if case["cold"] else "hot", f"{case['n_streamed']}/{case['n_layers']}"]
@@ -137,10 +173,13 @@ def main() -> None:
             + [
                 f"{case['generating'] / case['allowed']:.2f}" if case["allowed"] else "-",
                 "yes" if case["found"] else "no",
+                f"{case['experts_of_block']:.2f}, {case['experts_of_token']:.2f}" if case["experts_of_block"] else "-",
             ]
             for case in done
         ],
     )
+    if options.picture:
+        draw(options.picture, done)
     wrong = [case for case in done if not case["peak"] <= case["planned"] <= parse_size(case["memory"])]
     print(f"over their plan or ceiling: {len(wrong)} of {len(done)}")
     sys.exit(bool(wrong))

@@ -32,12 +32,13 @@ def batch(
     workers: Annotated[int, typer.Option(min=1, help="Workers of this machine; each has --memory for itself.")] = 1,
     memory: Annotated[str, typer.Option(help="Memory ceiling of each worker: 256MiB, 1.5GB, 25%.")] = DEFAULT_MEMORY,
     parallel: Annotated[
-        int,
+        int | None,
         typer.Option(
             min=1,
+            show_default="as many as cost no cells, at most 4; 1 beside workers",
             help="Requests that one model in this process answers at a time, each with cells of its own.",
         ),
-    ] = 1,
+    ] = None,
     cluster: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Dask scheduler whose workers share the work instead.")
     ] = None,
@@ -45,15 +46,17 @@ def batch(
 ) -> None:
     """Answer a file of requests, each once. A batch that was stopped goes on: what has a result is not answered again.
 
-    Each worker has the model in a process of its own, and --memory is the ceiling of each. With --parallel, one model
-    in this process answers several at a time. Requests that begin alike are answered one after the other: what they
-    have in common is read once.
+    Each worker has the model in a process of its own, and --memory is the ceiling of each. If the ceiling has room for
+    several slots, one model in this process answers as many requests at a time. Requests that begin alike are answered
+    one after the other: what they have in common is read once.
     """
     for module in ("starlette", "pydantic"):
         needed(module, "server")
     one_way_to_share(workers - 1, cluster)
     from edgekv.batch.batch import Batch
 
+    if parallel is None and (workers > 1 or cluster is not None):
+        parallel = 1
     with loading():
         opened = Batch(requests, results, memory=memory, **runtime, parallel=parallel)
     with opened as under_way:

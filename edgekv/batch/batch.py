@@ -72,14 +72,16 @@ class Batch:
     requests: JSON lines in OpenAI's batch format
     results: file that gets a line for each request; requests that it has a line of are not answered again
     model, options: as for `edgekv.Runtime`. Each worker has the model in a process of its own, under this ceiling. With
-        `parallel` the model is in this process, and so many requests are answered at a time.
-        grammars: None = if a request needs them
+        `parallel` the model is in this process, and so many requests are answered at a time; None = as many as cost no
+        cells, at most 4, which answer as one does. grammars: None = if a request needs them
 
     Raises, before anything is answered, InputError for a file that holds no such requests, ConfigError for results that
     are not those of these requests, this model and these options, and what `edgekv.plan` raises.
     """
 
-    def __init__(self, requests: Path, results: Path, model: str | None = None, **options: Any) -> None:
+    def __init__(
+        self, requests: Path, results: Path, model: str | None = None, *, parallel: int | None = 1, **options: Any
+    ) -> None:
         self.stats = BatchStats()
         self._open = ExitStack()
         try:
@@ -90,7 +92,9 @@ class Batch:
                 options["grammars"] = _needs_grammars(self.requests)
             # opened before the plan: a ceiling for this process counts it
             vocabulary = self._open.enter_context(Model(path, Options(), no_alloc=True))
-            self.config = resolve(path, options, results, has_results=bool(self.results.answered))
+            self.config = resolve(
+                path, options | {"parallel": parallel}, results, has_results=bool(self.results.answered)
+            )
             chosen = self.config.chosen
             self.prompt_plan = PromptPlan(
                 self.requests,

@@ -15,10 +15,12 @@ import edgekv
 from edgekv.errors import CeilingError, ConfigError
 from edgekv.memory.sizes import MIB
 from edgekv.options import Options
+from edgekv.server.slots import n_slots
 from edgekv.store.atomic_write import atomic_write
 from edgekv.store.fingerprint import fingerprint
 
 SUFFIX = ".batch"  # follows the name of the results
+MOST_SLOTS = 4  # slots that are chosen; steps of more tokens round in another way than those of one
 SLACK_BYTES = 2 * MIB  # difference between what two processes measure of themselves, at most
 CHOSEN = (
     "budget",
@@ -73,7 +75,8 @@ class RunConfig:
 def resolve(path: Path, options: dict[str, Any], results: Path, *, has_results: bool) -> RunConfig:
     """Return the config that the results were begun with, or choose a new one and write it beside them.
 
-    path: file of the model; options: arguments of `edgekv.Runtime`; options that are None are chosen here
+    path: file of the model; options: arguments of `edgekv.Runtime`; options that are None are chosen here, `parallel`
+        as many as cost no cells, at most MOST_SLOTS
     has_results: True = there are results already
 
     Raises ConfigError for options that differ from those of the results, and if the file with these is lost; and what
@@ -83,7 +86,9 @@ def resolve(path: Path, options: dict[str, Any], results: Path, *, has_results: 
     kept = _read(file, results) if has_results else None
     named = {"swap_bytes": 0} | {name: value for name, value in options.items() if value is not None}  # one session
     if kept is not None:
-        named = {name: kept[name] for name in CHOSEN if name in kept} | named
+        named = {name: kept[name] for name in CHOSEN if name in kept} | {"parallel": kept.get("parallel", 1)} | named
+    elif "parallel" not in named:
+        named["parallel"] = n_slots(path, MOST_SLOTS, **named)
     chosen = _planned(path, named)
     described = _described(path, chosen)
     if kept is None:
@@ -101,7 +106,7 @@ def resolve(path: Path, options: dict[str, Any], results: Path, *, has_results: 
 
 def _planned(model: Path, named: dict[str, Any]) -> Options:
     """Return options, with nothing left open, that every worker can open under this ceiling."""
-    named = named | {"isolated": named.get("parallel", 1) == 1}
+    named = named | {"isolated": named["parallel"] == 1}
     options = Options(**named)
     if options.budget is None:
         try:

@@ -108,12 +108,20 @@ def budget_curves(
         _draw_legend(axes)
 
 
-def history_lines(path: Path, lines: Mapping[str, Mapping[int, Estimate]], *, title: str, label: str) -> None:
-    """Draw a value, as speed or memory, by tokens read before, and its range: a line for each name."""
-    with _axes(path, title, "tokens read before", label, _size(list(lines))) as axes:
+def history_lines(
+    path: Path,
+    lines: Mapping[str, Mapping[int, float | Estimate]],
+    *,
+    title: str,
+    label: str,
+    of: str = "tokens read before",
+) -> None:
+    """Draw a value, as speed or memory, by tokens or what `of` says: a line for each name, with ranges if known."""
+    with _axes(path, title, of, label, _size(list(lines))) as axes:
         for i, (name, line) in enumerate(lines.items()):
             tokens = sorted(line)
-            axes.errorbar(tokens, *_with_range([line[n] for n in tokens]), capsize=3, label=name, **_style(i))
+            heights, ranges = _with_range([line[n] for n in tokens])
+            axes.errorbar(tokens, heights, ranges, capsize=3, label=name, **_style(i))
         axes.set_ylim(0, 1.1 * axes.dataLim.y1)
         axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
         _draw_legend(axes)

@@ -13,18 +13,24 @@ from edgekv.errors import EdgeKVError
 
 from .turn_queue import SOON_S, Ticket, TurnQueue
 
+MOST_PASSED = 4  # steps of other texts that a text waits for, although it waits longer than they do
+
 
 @dataclass(eq=False, slots=True)
 class _Feed:
     """Tokens of one session for the next step. row: of their logits; error: why they were not fed
 
+    tickets: of the call that feeds
     part_ends: those of a probe; None = it is none
+    n_passed: steps of other texts that went before this one, although it waited longer
     """
 
     cache: Cache
     tokens: Sequence[int]
+    tickets: list[Ticket]
     want_logits: bool = False
     part_ends: Sequence[int] | None = None
+    n_passed: int = 0
     failed: bool = False  # together with others; it is tried again by itself
     done: bool = False
     row: int = -1
@@ -35,19 +41,26 @@ class _Feed:
         """True if its step has nothing else, as of a block, which is then computed as it is without other sessions."""
         return len(self.tokens) > 1 or self.part_ends is not None or self.failed
 
+    @property
+    def n_read(self) -> int:
+        """Tokens that its call had in such steps."""
+        return sum(ticket.n_read for ticket in self.tickets)
+
 
 class Steps:
     """Joins the feeds of the sessions that have a turn in a queue; the `Feeder` of an engine with several slots.
 
     A session that feeds waits until all others that are at work feed, too, or come to their end. One of the waiting
-    threads then computes the step: a block or a probe of a text, or a token of every reply, whichever waits longer. So
-    texts that are read take turns with each other and with replies, and a reply waits for one block at most.
+    threads then computes the step: a block or a probe of a text, or a token of every reply. The two kinds take turns,
+    so a reply waits for one block at most. Of the texts, the one goes first of which least was read, so a short prompt
+    does not wait for the blocks of a long one. A text that waits lets at most MOST_PASSED steps of others pass.
     """
 
     def __init__(self, queue: TurnQueue) -> None:
         self._queue = queue
         self._waiting: list[_Feed] = []
         self._resuming = 0  # feeds that are done, but their threads do not know yet
+        self._was_alone = False  # the last step was one of a text
 
     def feed(self, cache: Cache, tokens: Sequence[int], want_logits: bool) -> int:
         """Feed tokens in a step; returns the row of their logits, which are there until this session feeds or pauses.
@@ -55,35 +68,39 @@ class Steps:
         Raises NativeError as `Cache.feed` does; other sessions' tokens are fed all the same. An exception that comes in
         from outside, such as a KeyboardInterrupt, leaves the tokens fed or not fed.
         """
-        return self._decoded(_Feed(cache, tokens, want_logits)).row
+        return self._decoded(_Feed(cache, tokens, self._tickets(), want_logits)).row
 
     def probe(self, cache: Cache, tokens: Sequence[int], part_ends: Sequence[int]) -> None:
         """Decode a probe in a step of its own. Raises as `Cache.probe` does."""
-        self._decoded(_Feed(cache, tokens, part_ends=part_ends))
+        self._decoded(_Feed(cache, tokens, self._tickets(), part_ends=part_ends))
+
+    def _tickets(self) -> list[Ticket]:
+        """Return the tickets of this thread that have a turn."""
+        me = threading.get_ident()
+        with self._queue.changed:
+            return [ticket for ticket in self._queue.present() if ticket.thread == me]
 
     def _decoded(self, feed: _Feed) -> _Feed:
         """Wait until a feed was decoded. Raises its error."""
         me = threading.get_ident()
-        with self._queue.changed:
-            tickets = [ticket for ticket in self._queue.present() if ticket.thread == me]
-            with self._in_step(feed, tickets, me):
-                while not feed.done:
-                    wait = self._wait_s(me)
-                    if wait == 0:
-                        self._step()
-                    else:
-                        self._queue.changed.wait(wait)
+        with self._queue.changed, self._in_step(feed, me):
+            while not feed.done:
+                wait = self._wait_s(me)
+                if wait == 0:
+                    self._step()
+                else:
+                    self._queue.changed.wait(wait)
         if feed.error is not None:
             raise feed.error
         return feed
 
     @contextmanager
-    def _in_step(self, feed: _Feed, tickets: list[Ticket], me: int) -> Iterator[None]:
+    def _in_step(self, feed: _Feed, me: int) -> Iterator[None]:
         """Let others work, with a feed in the list of those that wait; at the end, this thread is at work again."""
         queue = self._queue
         try:
             self._waiting.append(feed)
-            for ticket in tickets:
+            for ticket in feed.tickets:
                 ticket.in_step = True
             queue.changed.notify_all()
             yield
@@ -94,7 +111,7 @@ class Steps:
                 self._resuming -= 1
             else:
                 self._waiting.remove(feed)
-            for ticket in tickets:
+            for ticket in feed.tickets:
                 ticket.in_step = False
             queue.changed.notify_all()
 
@@ -106,9 +123,9 @@ class Steps:
         return max([0.0, *(p.paused_since + SOON_S - time.monotonic() for p in paused)])
 
     def _step(self) -> None:
-        """Decode what waits in one batch. If that fails, each feed gets a step of its own, so that one fails alone."""
-        oldest = self._waiting[0]
-        feeds = [oldest] if oldest.is_alone else [feed for feed in self._waiting if not feed.is_alone]
+        """Decode what comes next in one batch. If that fails, each feed is tried by itself, so that one fails alone."""
+        feeds = self._next()
+        self._was_alone = feeds[0].is_alone
         with self._computing():
             try:
                 self._decode(feeds)
@@ -119,6 +136,18 @@ class Steps:
                     else:
                         feed.error = error
                         self._finish(feed)
+
+    def _next(self) -> list[_Feed]:
+        """Return the feeds of the next step, of those that wait."""
+        texts = [feed for feed in self._waiting if feed.is_alone]
+        replies = [feed for feed in self._waiting if not feed.is_alone]
+        if replies and (self._was_alone or not texts):
+            return replies
+        patient = [feed for feed in texts if feed.n_passed == MOST_PASSED]
+        first = patient[0] if patient else min(texts, key=lambda feed: feed.n_read)
+        for feed in texts[: texts.index(first)]:
+            feed.n_passed += 1
+        return [first]
 
     @contextmanager
     def _computing(self) -> Iterator[None]:
@@ -153,6 +182,8 @@ class Steps:
 
     def _finish(self, feed: _Feed) -> None:
         if not feed.done:
+            for ticket in feed.tickets if feed.is_alone else ():
+                ticket.n_read += len(feed.tokens)
             feed.done = True
             self._waiting.remove(feed)
             self._resuming += 1

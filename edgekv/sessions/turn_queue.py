@@ -187,6 +187,7 @@ class Ticket:
         self.last_thread: int | None = None
         self.in_step = False  # the thread waits for its part of a step, and others may work
         self.paused_since = 0.0
+        self.n_read = 0  # tokens of texts that it had in steps (`Steps`)
         self.comes_back_soon = True  # its last pause was too short for a step to begin without it
         self._queue = queue
 

@@ -70,8 +70,8 @@ struct edgekv_streaming {
     uint64_t expert_bytes;   // of all their experts
     uint64_t slot_bytes;     // memory that both are read to
     uint64_t read_bytes;     // so far
-    uint64_t read_ns;        // that it took, without experts
-    uint64_t wait_ns;        // for which computing waited, without experts
+    uint64_t read_ns;        // that it took
+    uint64_t wait_ns;        // for which computing waited
 };
 
 EDGEKV_API enum edgekv_status edgekv_model_streaming(

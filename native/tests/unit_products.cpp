@@ -87,7 +87,9 @@ void test_parts(const TypeProducts & products) {
 
 // Each of few columns is what it is alone, bit by bit: a draft's tokens round as single ones do.
 void test_few_columns(const TypeProducts & products) {
-    constexpr size_t depth = 576, n_rows = 37, most = n_fewest_columns - 1;
+    constexpr size_t most = n_fewest_columns - 1;
+    const size_t     depth = products.block == 32 && ggml_blck_size(products.type) == 32 ? 576 : 768;
+    const size_t     n_rows = products.order.n_rows == 1 ? 37 : 40;
     const Weights    weights = laid_out(products, n_rows, depth);
     const auto       columns = normal_values(most * depth, 5);
     for (size_t n = 1; n <= most; ++n) {
@@ -140,9 +142,9 @@ void test_graphs_of(const TypeProducts & products) {
     }
     constexpr size_t         n_few = (n_fewest_columns / 2 - 1) * 2;
     const std::vector<float> first(values.begin(), values.begin() + n_few * 512);
-    Graph                    few(weights, first, false);
-    const bool               is_own = edgekv_takes_mul_mat(few.product, edgekv_file_order);
-    CHECK(is_own == (!is_repacked && products.multiply_few != nullptr)); // else they are ggml's
+    Graph                    few(weights, first, false, is_repacked ? &by_ggml : nullptr);
+    const bool               is_own = edgekv_takes_mul_mat(few.product, products.order);
+    CHECK(is_own == (products.multiply_few != nullptr)); // else they are ggml's
     if (is_own) {
         const auto expected_few = multiplied_few(products, weights, { products, first, 512 }, n_few);
         for (const int n_threads : { 1, 2, 3 }) {

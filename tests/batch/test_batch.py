@@ -149,6 +149,17 @@ def test_a_batch_that_shares_steps_goes_on_where_it_was(answer, opened, tmp_path
     assert found == whole
 
 
+def test_as_many_slots_as_cost_no_cells(answer, opened):
+    """They are chosen once: what goes on has those that it was begun with."""
+    found, _ = answer(REQUESTS[:4], "chosen.jsonl", parallel=None)
+    assert found == answer(REQUESTS[:4], "alone.jsonl")[0]
+    for results, n in (("chosen.jsonl", 4), ("alone.jsonl", 1)):
+        with opened(results=results, parallel=None) as batch:
+            assert batch.config.chosen.parallel == n
+    with opened(results="drafts.jsonl", parallel=None, prompt_lookup="auto") as batch:  # slots do not go with drafts
+        assert batch.config.chosen.parallel == 1
+
+
 @pytest.mark.parametrize(
     "options",
     [{"budget": 64}, {"budget": 1024}, {"budget": 1024, "block": 256}],

@@ -60,6 +60,44 @@ def test_sessions_at_once_say_and_hold_what_each_does_alone(open_parallel, joine
     assert found[0] != found[1]
 
 
+@pytest.fixture
+def of_values():
+    """A scorer in Python; its name is of_values."""
+    edgekv.policies.register("of_values", lambda values, positions: np.abs(values).max(axis=2) + 0.001 * positions)
+    yield
+    edgekv.policies.unregister("of_values")
+
+
+@pytest.mark.usefixtures("talkative", "of_values")
+@pytest.mark.parametrize(
+    "options",
+    [{"reposition": "always"}, {"policy": "of_values", "focus": False}, {"policy": "keydiff", "evict_every": 2}],
+    ids=str,
+)
+def test_what_changes_a_cache_changes_that_of_its_session(open_parallel, joined, options):
+    with open_parallel(**options) as rt:
+        found = together(rt, 3, conversation)
+        assert [1, 1, 1] in joined
+        assert found == [alone(rt, i, conversation) for i in range(3)]
+
+
+@pytest.mark.usefixtures("talkative")
+def test_each_reply_follows_its_own_grammar(open_parallel, joined):
+    """One has none, and two have different ones."""
+    grammars = [None, "root ::= [0-9]+", 'root ::= ("yes" | "no")+']
+
+    def work(session, i):
+        session.read(words(90, f"book{i}-"))
+        return "".join(session.chat("What?", max_tokens=20, sampling=GREEDY, grammar=grammars[i]))
+
+    with open_parallel(grammars=True) as rt:
+        found = together(rt, 3, work)
+        assert [1, 1, 1] in joined
+        assert found == [alone(rt, i, work) for i in range(3)]
+    assert found[1].isdigit()
+    assert set(found[2]) <= set("yesno")
+
+
 @pytest.mark.usefixtures("talkative")
 def test_sessions_at_once_share_each_reading_of_streamed_weights(open_parallel, joined):
     """Two slots of memory hold two layers, so four are read again and again."""
@@ -244,6 +282,8 @@ def test_replies_are_awaited_and_cancelled_with_their_task(open_parallel):
     [
         ({"isolated": True}, "isolated=True"),
         ({"prompt_lookup": "auto"}, "prompt_lookup=auto"),
+        ({"gpu_layers": 1}, "gpu_layers=1"),
+        ({"rpc": "127.0.0.1:1", "isolated": True}, "isolated=True"),
         ({"parallel": 0}, r"parallel=0 .*\[1, 32\]"),
         ({"parallel": 33}, "parallel=33"),
     ],

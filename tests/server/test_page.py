@@ -285,7 +285,7 @@ def test_what_a_model_says_stays_text(browser, address):
 MARKDOWN = {
     "a *b* _c_ **d e** `f*g*`": "a <em>b</em> <em>c</em> <strong>d e</strong> <code>f*g*</code>",
     "snake_case_name 2 * 3 * 4 **": "snake_case_name 2 * 3 * 4 **",
-    "```py\nif a:\n    b = '*c*'\n```\nx": "<pre><code>if a:\n    b = '*c*'</code></pre><p>x</p>",
+    "```py\nif a:\n    b = '*c*'\n```\nx": "<pre><code data-language=\"py\">if a:\n    b = '*c*'</code></pre><p>x</p>",
     "~~~\n```\nnot closed": "<pre><code>```\nnot closed</code></pre>",
     "1. a\n2. b\n   - c\n   - d\n3. e": "<ol><li>a</li><li>b<ul><li>c</li><li>d</li></ul></li><li>e</li></ol>",
     "- a\n\n- b\nafter\n\nand": "<ul><li>a</li><li>b\nafter</li></ul><p>and</p>",
@@ -437,6 +437,24 @@ def test_conversations_are_sought_exported_and_imported(browser, address, tmp_pa
             page.get_by_label("Import").set_input_files(file)
             page.get_by_role("alert").filter(has_text="conversations.json cannot be imported").wait_for()
             page.evaluate("() => { document.getElementById('notice').textContent = ''; }")
+
+
+CODE = "def f(x):\n    return '<b>' + x  # <i>\n"
+
+
+def test_code_is_coloured_and_stays_text(browser, address):
+    reply = f"```python\n{CODE}```\n\n```klingon\n{CODE}```\n\n```\n{CODE}```\n"
+    with scripted(browser, address, whole(reply)) as (page, _):
+        say(page, "How?")
+        finished(page)
+        known = page.locator("li.assistant code").first
+        known.locator(".hl-keyword").first.wait_for()
+        assert known.locator(".hl-keyword").all_text_contents() == ["def", "return"]
+        assert known.locator(".hl-string").all_text_contents() == ["'<b>'"]
+        assert known.locator(".hl-comment").all_text_contents() == ["# <i>"]
+        assert page.locator("li.assistant code").all_text_contents() == [CODE.rstrip()] * 3
+        assert page.locator("li.assistant code >> nth=1 >> span").count() == 0
+        assert page.locator("li.assistant code b, li.assistant code i").count() == 0
 
 
 def test_replies_and_code_are_copied(browser, address):

@@ -4,6 +4,7 @@
 #include "hooks/status.h"
 
 #include <algorithm>
+#include <chrono>
 #include <new>
 #include <utility>
 
@@ -57,9 +58,11 @@ int LookedUpWeights::read_for(const ggml_tensor & tensor, const ggml_tensor & no
     Weight & weight = weights_.at(&tensor);
     if (failed_ == 0 && weight.read_for != &node) {
         const bool has_experts = !weight.experts.empty();
+        const auto begin       = std::chrono::steady_clock::now();
         GGML_ASSERT(node.op == (has_experts ? GGML_OP_MUL_MAT_ID : GGML_OP_GET_ROWS));
         failed_         = has_experts ? read_experts(weight, *node.src[2]) : read_rows(weight, *node.src[1]);
         weight.read_for = &node;
+        read_ns_ += std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count();
     }
     return failed_;
 }
@@ -146,6 +149,11 @@ void LookedUpWeights::end_batch() {
 uint64_t LookedUpWeights::n_read() const {
     const std::lock_guard<std::mutex> lock(mutex_);
     return n_read_;
+}
+
+uint64_t LookedUpWeights::read_ns() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return read_ns_;
 }
 
 } // namespace edgekv

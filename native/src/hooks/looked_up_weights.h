@@ -43,7 +43,8 @@ class LookedUpWeights {
     // Rows of tables go; experts stay.
     void end_batch();
 
-    uint64_t n_read() const; // bytes, so far
+    uint64_t n_read() const;  // bytes, so far
+    uint64_t read_ns() const; // that it took
 
   private:
     struct Weight;
@@ -72,10 +73,11 @@ class LookedUpWeights {
     std::unordered_map<const ggml_tensor *, Weight> weights_;
     std::list<Expert *>                             recent_; // experts that are there, the one that was chosen last first
     std::list<Expert *>                             absent_; // the others: nothing is allocated while a graph computes
-    size_t                                          room_   = 0;
-    size_t                                          held_   = 0;
-    uint64_t                                        n_read_ = 0;
-    int                                             failed_ = 0;
+    size_t                                          room_    = 0;
+    size_t                                          held_    = 0;
+    uint64_t                                        n_read_  = 0;
+    uint64_t                                        read_ns_ = 0;
+    int                                             failed_  = 0;
     mutable std::mutex                              mutex_;
 };
 

@@ -248,6 +248,8 @@ StreamedWeights::Stats StreamedWeights::stats() const {
     const std::lock_guard<std::mutex> lock(mutex_);
     Stats                             stats = stats_;
     stats.n_read += looked_up_.n_read();
+    stats.read_ns += looked_up_.read_ns();
+    stats.wait_ns += looked_up_.read_ns(); // nobody reads them ahead
     return stats;
 }
 

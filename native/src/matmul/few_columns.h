@@ -84,21 +84,24 @@ template <typename Block, size_t n_rows, size_t n_columns> inline void multiply_
     }
 }
 
-template <typename Block, size_t n_columns> void multiply_few_columns(const Product & product, size_t row, size_t end_row) {
-    constexpr size_t n_rows = n_columns <= 2 ? 4 : n_columns <= 4 ? 2 : 1; // as many as leave their sums in registers
-    for (; row + n_rows <= end_row; row += n_rows) {
-        multiply_few_rows<Block, n_rows, n_columns>(product, row);
+// Types with blocks of 32.
+template <typename Block> struct FewSimple {
+    template <size_t n_columns> static void multiply(const Product & product, size_t row, size_t end_row) {
+        constexpr size_t n_rows = n_columns <= 2 ? 4 : n_columns <= 4 ? 2 : 1; // as many as leave their sums in registers
+        for (; row + n_rows <= end_row; row += n_rows) {
+            multiply_few_rows<Block, n_rows, n_columns>(product, row);
+        }
+        for (; row < end_row; ++row) {
+            multiply_few_rows<Block, 1, n_columns>(product, row);
+        }
     }
-    for (; row < end_row; ++row) {
-        multiply_few_rows<Block, 1, n_columns>(product, row);
-    }
-}
+};
 
-template <typename Block, size_t n_columns = n_fewest_columns - 1> void multiply_few(const Product & product, size_t row, size_t end_row) {
+template <typename Few, size_t n_columns = n_fewest_columns - 1> void multiply_few(const Product & product, size_t row, size_t end_row) {
     if (product.n_columns == n_columns) {
-        multiply_few_columns<Block, n_columns>(product, row, end_row);
+        Few::template multiply<n_columns>(product, row, end_row);
     } else if constexpr (n_columns > 1) {
-        multiply_few<Block, n_columns - 1>(product, row, end_row);
+        multiply_few<Few, n_columns - 1>(product, row, end_row);
     }
 }
 

@@ -2,6 +2,7 @@
 // register adds up products of four bytes (`vpdpbusd`).
 #include "matmul/column_tiles.h"
 #include "matmul/few_columns.h"
+#include "matmul/few_supers.h"
 #include "matmul/panel.h"
 #include "kernels/vectors.h"
 
@@ -364,9 +365,19 @@ template <typename Weights> constexpr TypeProducts products_for(decltype(TypePro
 }
 
 constexpr TypeProducts types[] = {
-    products_for<Q4_0>(), products_for<Q4_1>(multiply_few<block_q4_1>), products_for<Q5_0>(), products_for<Q5_1>(multiply_few<block_q5_1>), products_for<Q8_0>(),
-    products_for<IQ4_NL>(), products_for<Q4_K>(), products_for<Q5_K>(), products_for<Q6_K>(),
-    products_for<Q4_0x8>(), products_for<IQ4_NLx8>(), products_for<Q4_Kx8>(), {},
+    products_for<Q4_0>(),
+    products_for<Q4_1>(multiply_few<FewSimple<block_q4_1>>),
+    products_for<Q5_0>(),
+    products_for<Q5_1>(multiply_few<FewSimple<block_q5_1>>),
+    products_for<Q8_0>(),
+    products_for<IQ4_NL>(),
+    products_for<Q4_K>(multiply_few<FewSupers<FewQ4_K, Q4_K>>),
+    products_for<Q5_K>(),
+    products_for<Q6_K>(multiply_few<FewSupers<FewQ6_K, Q6_K>>),
+    products_for<Q4_0x8>(),
+    products_for<IQ4_NLx8>(),
+    products_for<Q4_Kx8>(multiply_few<FewQ4_Kx8>),
+    {},
 };
 
 bool runs_here() {

@@ -382,6 +382,14 @@ struct Q4_K : Super {
     }
 };
 
+// Eight scales, and eight minima, of six bits each in 12 bytes.
+inline __m128i sixes_of(const uint8_t * bytes) {
+    uint32_t words[3];
+    std::memcpy(words, bytes, sizeof(words));
+    return _mm_setr_epi32(static_cast<int>(words[0] & 0x3f3f3f3f), static_cast<int>((words[2] & 0x0f0f0f0f) | (words[0] >> 2 & 0x30303030)),
+                          static_cast<int>(words[1] & 0x3f3f3f3f), static_cast<int>((words[2] >> 4 & 0x0f0f0f0f) | (words[1] >> 2 & 0x30303030)));
+}
+
 struct Q4_Kx8 : Q4_K {
     static constexpr bool interleaved = true;
 
@@ -399,12 +407,8 @@ struct Q4_Kx8 : Q4_K {
                 const __m256  least = _mm256_sub_ps(_mm256_setzero_ps(), _mm256_cvtph_ps(load16(block.least)));
                 put(panel.deltas + i * n_panel_rows + 8 * half, delta);
                 for (size_t part = 0; part < 8; ++part) {
-                    const size_t at = (8 * i + part) * n_panel_rows + 8 * half;
-                    uint32_t     words[3];
-                    std::memcpy(words, block.sixes[part], sizeof(words));
-                    const __m128i bytes = _mm_setr_epi32(
-                        static_cast<int>(words[0] & 0x3f3f3f3f), static_cast<int>((words[2] & 0x0f0f0f0f) | (words[0] >> 2 & 0x30303030)),
-                        static_cast<int>(words[1] & 0x3f3f3f3f), static_cast<int>((words[2] >> 4 & 0x0f0f0f0f) | (words[1] >> 2 & 0x30303030)));
+                    const size_t  at    = (8 * i + part) * n_panel_rows + 8 * half;
+                    const __m128i bytes = sixes_of(block.sixes[part]);
                     put_scales(panel.scales + at, _mm256_cvtepu8_epi32(bytes), delta);
                     put(panel.minima + at, _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_unpackhi_epi64(bytes, bytes))), least));
                 }

@@ -13,7 +13,7 @@ export const rendered = (text) => marked.lexer(text).flatMap(block);
 
 const BLOCKS = {
   space: () => [],
-  code: ({ text }) => [element("pre", { tabindex: "0" }, element("code", {}, text))],
+  code: ({ text, lang }) => [element("pre", { tabindex: "0" }, element("code", language(lang), text))],
   heading: ({ depth, tokens }) => [element(`h${Math.min(6, depth + TOP - 1)}`, {}, ...inline(tokens))],
   hr: () => [element("hr")],
   blockquote: ({ tokens }) => [element("blockquote", {}, ...tokens.flatMap(block))],
@@ -45,6 +45,7 @@ const INLINE = {
       : raw,
 };
 
+const language = (named) => (named ? { "data-language": named.split(/\s/)[0].toLowerCase() } : {}); // for `colour`
 const block = (token) => (BLOCKS[token.type] ?? (({ raw }) => [raw]))(token);
 const inline = (tokens) => tokens.map((token) => (INLINE[token.type] ?? (({ raw }) => raw))(token)); // images stay text
 

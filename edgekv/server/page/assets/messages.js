@@ -1,5 +1,6 @@
 // Messages as elements. What a user wrote is shown as it is; a reply has its Markdown rendered.
 
+import { colour } from "./colours.js";
 import { button, count, element, plural, size } from "./dom.js";
 import { rendered } from "./markdown.js";
 
@@ -34,7 +35,10 @@ export function messageElement(message, edit = null) {
     said.replaceChildren(...rendered(message.text));
     node.setAttribute("aria-busy", running);
     if (running) return foot.replaceChildren();
-    for (const code of said.querySelectorAll("pre")) code.after(copying("Copy code", () => code.textContent));
+    for (const code of said.querySelectorAll("pre")) {
+      code.after(copying("Copy code", () => code.textContent));
+      colour(code.firstChild);
+    }
     foot.replaceChildren(...footOf(message, actions));
   };
   return { node, update };

@@ -54,6 +54,24 @@ FAMILIES: Mapping[str, Callable[[], Family]] = {
 }
 
 
+def _gpt_oss_20b(n_layer: int) -> Family:
+    """Return its first layers, of 24, with a smaller vocabulary."""
+    return windowed.gpt_oss(
+        Sizes(
+            n_layer=n_layer,
+            n_embd=2_880,
+            n_head=64,
+            n_head_kv=8,
+            n_ff=2_880,
+            vocab_size=16_384,
+            n_ctx_train=131_072,
+            rope_base=150_000.0,
+        ),
+        Experts(n=32, n_used=4, n_ff=2_880),
+        window=128,
+    )
+
+
 # Key: a name; dimensions are from the models' own config.json files.
 SHAPES: Mapping[str, Callable[[], Family]] = {
     "lfm2-1.2b": lambda: hybrid.lfm2(
@@ -85,20 +103,8 @@ SHAPES: Mapping[str, Callable[[], Family]] = {
         rope_factor=1.0,
     ),
     # 2 of its 24 layers, and a small part of its vocabulary
-    "gpt-oss-20b": lambda: windowed.gpt_oss(
-        Sizes(
-            n_layer=2,
-            n_embd=2_880,
-            n_head=64,
-            n_head_kv=8,
-            n_ff=2_880,
-            vocab_size=16_384,
-            n_ctx_train=131_072,
-            rope_base=150_000.0,
-        ),
-        Experts(n=32, n_used=4, n_ff=2_880),
-        window=128,
-    ),
+    "gpt-oss-20b": lambda: _gpt_oss_20b(n_layer=2),
+    "gpt-oss-20b-half": lambda: _gpt_oss_20b(n_layer=12),
 }
 
 
