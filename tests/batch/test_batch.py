@@ -150,7 +150,7 @@ def test_a_batch_that_shares_steps_goes_on_where_it_was(answer, opened, tmp_path
 
 
 def test_as_many_slots_as_cost_no_cells(answer, opened):
-    """They are chosen once: what goes on has those that it was begun with."""
+    """A batch keeps its slots when it goes on."""
     found, _ = answer(REQUESTS[:4], "chosen.jsonl", parallel=None)
     assert found == answer(REQUESTS[:4], "alone.jsonl")[0]
     for results, n in (("chosen.jsonl", 4), ("alone.jsonl", 1)):

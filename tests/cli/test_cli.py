@@ -140,7 +140,7 @@ def test_plan_of_the_default_model(default_model):
     few = run_here("plan", "--memory", "4GiB", "--budget", "64").stdout
     assert "these are few" in few
     assert "edgekv heads" not in few  # the model has a table
-    # in a process of its own: what this one holds by now may leave nothing for cells
+    # a process of its own, because this one may hold so much by now that nothing is left for cells
     tight = run_program("plan", "--memory", "220MiB")
     assert tight.returncode == 0, tight.stderr
     assert re.search(r"with 64\.0 MiB more: [\d,]+ cells", tight.stdout)

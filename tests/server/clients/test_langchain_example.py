@@ -13,7 +13,7 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "langchain"
 
 
 def test_the_example(default_model):
-    """Its own tests pass, in a pytest of their own, which imports LangChain where no memory is measured."""
+    """A process of its own imports LangChain, so that no test of memory measures it."""
     pytest.importorskip("langchain_core", reason="the example needs it")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(EXAMPLE)]
     done = subprocess.run(command, cwd=EXAMPLE, capture_output=True, text=True, timeout=LIMIT_S, check=False)
