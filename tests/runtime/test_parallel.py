@@ -71,7 +71,7 @@ def of_values():
 @pytest.mark.usefixtures("talkative", "of_values")
 @pytest.mark.parametrize(
     "options",
-    [{"reposition": "always"}, {"policy": "of_values", "focus": False}, {"policy": "keydiff", "evict_every": 2}],
+    [{"reposition": "always"}, {"policy": "of_values"}, {"policy": "keydiff", "evict_every": 2}],
     ids=str,
 )
 def test_what_changes_a_cache_changes_that_of_its_session(open_parallel, joined, options):
