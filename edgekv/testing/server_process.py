@@ -76,3 +76,5 @@ def serving(options: Sequence[str]) -> Iterator[Serving]:
             drain.wait(10)
     finally:
         process.kill()
+        process.wait()
+        process.stderr.close()

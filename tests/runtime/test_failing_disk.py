@@ -84,6 +84,8 @@ def test_a_server_says_that_the_disk_failed_and_goes_on(disk, tmp_path, monkeypa
             answers.append(httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=LIMIT_S))
         well, failed, again = answers
         assert failed.status_code == 500
-        assert failed.json()["error"]["message"] == "the server failed; its log says how"  # paths are its owner's affair
+        assert (
+            failed.json()["error"]["message"] == "the server failed; its log says how"
+        )  # paths are its owner's affair
         said = [answer.json()["choices"][0]["message"]["content"] for answer in (well, again)]
         assert said[0] == said[1]
