@@ -102,7 +102,6 @@ SHAPES: Mapping[str, Callable[[], Family]] = {
         window=512,
         rope_factor=1.0,
     ),
-    # 2 of its 24 layers, and a small part of its vocabulary
     "gpt-oss-20b": lambda: _gpt_oss_20b(n_layer=2),
     "gpt-oss-20b-half": lambda: _gpt_oss_20b(n_layer=12),
 }
