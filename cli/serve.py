@@ -50,6 +50,13 @@ def serve(
         Path | None,
         typer.Option(metavar="DIR", help="Save conversations there when the server ends, and go on with them."),
     ] = None,
+    conversations: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Keep the page's conversations there, for all who may ask this server. Default: in each browser.",
+        ),
+    ] = None,
     grammars: Annotated[
         bool,
         typer.Option(
@@ -78,7 +85,7 @@ def serve(
     from edgekv.server.serving import listening, serve
     from edgekv.server.slots import open_runtime
 
-    for option, named in (("sessions", sessions), ("swap_dir", swap_dir)):
+    for option, named in (("sessions", sessions), ("conversations", conversations), ("swap_dir", swap_dir)):
         _make(option, named)
     with closing(TempFolder(swap_dir or Path(tempfile.gettempdir()))) as folder:
         model = runtime.pop("model")
@@ -99,6 +106,7 @@ def serve(
             sessions=keep,
             swap_dir=folder.path,
             sessions_dir=sessions or (folder.path if runtime["isolated"] else None),
+            conversations_dir=conversations,
             focus=runtime["focus"],
         )
         with listening(host, port) as listener:

@@ -13,6 +13,7 @@ from .errors import *  # noqa: F403
 
 __all__ = [
     *errors.__all__,
+    "Infill",
     "Options",
     "Piece",
     "Plan",
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from .options import Options
     from .planning.alternatives import Survey
     from .planning.plan import Plan
+    from .prompt.infill import Infill
     from .runtime import Runtime, plan, survey
     from .session import Session
     from .sessions.coverage import Shaded
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
 else:
     # Every pytest run imports this package, for the plug-in in it; those who do not use it must not wait for numpy.
     _MODULES = {
+        "Infill": "prompt.infill",
         "Options": "options",
         "Piece": "generation.logprobs",
         "Plan": "planning.plan",

@@ -256,9 +256,9 @@ class Session:
 
         history: messages {"role": ..., "content": ...} of "system", "user" and "assistant", in an order that the
             model's chat template takes, of which each content is a text or the Path of a text file; a text or the Path
-            of one as it stands; or token ids, which may be control tokens. If the session has a system message, it must
-            come first. "assistant" may have "tool_calls", and then "tool" has the result of each (docs/replies.md).
-            If the last message is a text of "assistant", the reply goes on with it
+            of one as it stands; an `Infill`; or token ids, which may be control tokens. If the session has a system
+            message, it must come first. "assistant" may have "tool_calls", and then "tool" has the result of each
+            (docs/replies.md). If the last message is a text of "assistant", the reply goes on with it
             A `Runtime.stored` history, which has its tools already, stands for any of these
         focus: the question to read with, or a list as for `chat`, if more than a block is read and not all of it
             fits. True = the last message of the user

@@ -146,7 +146,7 @@ class Model:
         return bool(self._llama.llama_vocab_is_eog(self._vocab, token))
 
     def control_text(self, name: str) -> str:
-        """Return the text of the "bos" or "eos" token, empty if the model has none."""
+        """Return the text of a token by llama.cpp's name for its use, as "bos"; empty if the model has none."""
         token = getattr(self._llama, f"llama_vocab_{name}")(self._vocab)
         return self._llama.llama_vocab_get_text(self._vocab, token).decode() if token >= 0 else ""
 

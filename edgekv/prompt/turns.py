@@ -20,11 +20,11 @@ TOKEN_CHARS = 64  # characters a token; more than the last tokens of a long ques
 
 # A turn in the model's chat template, the beginning of a turn that the next one continues, or a text to continue. A
 # whole conversation, or a whole text as it stands or as tokens: the session may have read its beginning. Such a
-# beginning as tokens.
-Kind = Literal["chat", "read", "text", "messages", "whole", "tokens", "ahead"]
+# beginning as tokens. Two texts with a gap between.
+Kind = Literal["chat", "read", "text", "messages", "whole", "tokens", "ahead", "infill"]
 
 BEGINNINGS: tuple[Kind, ...] = ("read", "ahead")  # kinds of turns without a reply
-HISTORIES: tuple[Kind, ...] = ("messages", "whole", "tokens", "ahead")  # kinds that begin at the first token
+HISTORIES: tuple[Kind, ...] = ("messages", "whole", "tokens", "ahead", "infill")  # kinds that begin at the first token
 
 # States while a prompt is read, and after.
 STATES: dict[Kind, tuple[str, str]] = {
@@ -35,6 +35,7 @@ STATES: dict[Kind, tuple[str, str]] = {
     "whole": ("text", "text"),
     "tokens": ("text", "text"),
     "ahead": ("text", "text"),
+    "infill": ("text", "text"),
 }
 
 

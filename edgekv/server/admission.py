@@ -82,6 +82,8 @@ def request_bytes(request: ReplyRequest) -> int:
     held = (
         request.messages,
         request.prompt,
+        request.suffix,
+        request.files,
         request.tools,
         request.tool_choice,
         request.json_schema,

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager
-from typing import Any, TypeVar
+from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -21,14 +21,23 @@ import edgekv
 from edgekv.errors import EdgeKVError
 from edgekv.warmup import register_warmup, reserve
 
-from . import document_upload, info, ollama_info, page
+from . import conversations, document_upload, info, ollama_info, page
 from .admission import MemoryBudget
-from .api import chat_completions, completions, messages, ollama_api, responses, templating, tokenization
-from .api.body import Body, parsed
+from .api import (
+    chat_completions,
+    completions,
+    llama_completions,
+    messages,
+    ollama_api,
+    responses,
+    templating,
+    tokenization,
+)
 from .api.endpoint import Endpoint, Query
 from .api_errors import ApiError, api_error_of
 from .auth import AuthMiddleware
 from .metrics import Metrics, MetricsMiddleware
+from .read_body import read_body
 from .scheduler import RequestQueue
 from .series import Series
 from .server_settings import Settings
@@ -40,11 +49,11 @@ from .warmup_requests import warm_up, warmup_runtime
 
 log = logging.getLogger("edgekv.server")
 
-B = TypeVar("B", bound=Body)
-
 ENDPOINTS: tuple[Endpoint[Any], ...] = (
     chat_completions.endpoint,
     completions.endpoint,
+    llama_completions.completing,
+    llama_completions.infilling,
     responses.endpoint,
     messages.endpoint,
     ollama_api.chatting,
@@ -59,12 +68,10 @@ QUERIES: tuple[Query[Any], ...] = (
 
 # what clients of other servers ask for, by the end of the address, and what they find in its place
 ELSEWHERE = {
-    "completion": "ask /v1/completions, in OpenAI's form",
     "embeddings": "this server generates text, and embeds none",
     "embedding": "this server generates text, and embeds none",
     "rerank": "this server generates text, and ranks none",
     "reranking": "this server generates text, and ranks none",
-    "infill": "this server goes on with texts at their end, and fills no gaps",
     "slots": "/props tells how many there are, and /metrics how many are busy",
     "lora-adapters": "this server loads no adapters",
     "embed": "this server generates text, and embeds none",
@@ -75,7 +82,7 @@ ELSEWHERE = {
 
 GETS = (*info.routes, *ollama_info.routes, *page.routes)
 POSTED = (*(it.path for it in ENDPOINTS), *(it.path for it in QUERIES), document_upload.PATH)
-PATHS = {*POSTED, *(it.path for it in GETS)}
+PATHS = {*POSTED, *(it.path for it in (*GETS, *conversations.routes))}
 OPEN = ("/health", *(route.path for route in page.routes))  # paths that need no key
 
 
@@ -103,7 +110,7 @@ class Application:
         posts = [*map(self._replying, ENDPOINTS), *map(self._working, QUERIES)]
         short = [Route(_short(post.path), post.endpoint, methods=["POST"]) for post in posts]
         routed = Starlette(
-            routes=[*posts, *short, *document_upload.routes, *GETS],
+            routes=[*posts, *short, *document_upload.routes, *conversations.routes, *GETS],
             exception_handlers=handlers,
             lifespan=self._lifespan,
         )
@@ -200,38 +207,6 @@ def app(
     options = {"grammars": True} | options
     settings = settings or Settings()
     return Application.over(lambda: open_runtime(model, settings.sessions, **options), settings)
-
-
-async def read_body(request: Request, kind: type[B], settings: Settings, memory: MemoryBudget) -> B:
-    """Read and check the body of a request. Raises ApiError."""
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise ApiError(415, "unsupported_media_type", "send the body as Content-Type: application/json")
-    try:
-        with anyio.fail_after(settings.body_s), ExitStack() as stack:
-            return parsed(kind, await _read(request, settings.max_body, memory, stack))
-    except TimeoutError:
-        raise ApiError(408, "timeout", f"the body did not come within {settings.body_s:g} s; send it again") from None
-
-
-async def _read(request: Request, limit: int, memory: MemoryBudget, stack: ExitStack) -> bytearray:
-    announced = request.headers.get("content-length", "")
-    if announced.isdecimal() and int(announced) > limit:
-        raise _too_large(limit)
-    raw = bytearray()
-    try:
-        async for piece in request.stream():
-            raw += piece
-            if len(raw) > limit:
-                raise _too_large(limit)
-            memory.reserve(len(piece))
-            stack.callback(memory.release, len(piece))
-    except ClientDisconnect:
-        raise ApiError(400, "disconnected", "the body did not come to its end") from None
-    return raw
-
-
-def _too_large(limit: int) -> ApiError:
-    return ApiError(413, "request_too_large", f"the body has more than {limit} bytes; send less")
 
 
 async def _refused(request: Request, error: Exception) -> Response:

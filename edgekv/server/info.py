@@ -73,6 +73,7 @@ async def props(request: Request) -> Response:
             "parallel": options.parallel,
             "queue": settings.queue,
             "sessions": settings.sessions,
+            "conversations": settings.conversations_dir is not None,
         }
     )
 

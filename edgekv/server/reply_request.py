@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from edgekv.generation.request import MAX_TOKENS
 from edgekv.generation.sampler import Sampling
+from edgekv.prompt.infill import Infill
 from edgekv.sessions.history import History
 
 from .coverage_file import CoverageFile
@@ -22,7 +23,10 @@ class ReplyRequest:
 
     messages: each with "role" and "content", a text or the Path of one; perhaps with "tool_calls" or "tool_call_id"
     prompt: a text, the Path of one, or token ids; None = there are messages
+    suffix: a text that follows the prompt, so that the reply fills the gap between; None = nothing follows
+    files: name and text of other files that belong to such a gap
     max_tokens: longest reply; None = until the model ends it
+    longest_s: seconds for the reply after its first token; it ends then, but not within its first line; None = any
     stop: texts that end the reply
     echo: the reply begins with the prompt
     n_choices: replies that its body asks for, whose log probabilities are held together
@@ -39,8 +43,11 @@ class ReplyRequest:
 
     messages: tuple[Mapping[str, Any], ...] = ()
     prompt: str | Path | Sequence[int] | None = None
+    suffix: str | Path | None = None
+    files: tuple[tuple[str, str | Path], ...] = ()
     sampling: Sampling = field(default_factory=Sampling)
     max_tokens: int | None = MAX_TOKENS
+    longest_s: float | None = None
     stop: tuple[str, ...] = ()
     echo: bool = False
     n_choices: int = 1
@@ -57,7 +64,9 @@ class ReplyRequest:
 
     @property
     def history(self) -> History:
-        """The messages, or the prompt, as a session reads them."""
+        """The messages, the prompt, or the gap, as a session reads them."""
+        if self.suffix is not None and isinstance(self.prompt, (str, Path)):
+            return Infill(self.prompt, self.suffix, self.files)
         return self.messages if self.prompt is None else self.prompt
 
     @property

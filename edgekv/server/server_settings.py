@@ -31,6 +31,7 @@ class Settings:
     swap_dir: folder that conversations are swapped out to while others are answered; None = the one that TMPDIR names
     sessions_dir: folder that conversations are saved in when the server stops, and loaded from when it starts;
         None = they end with the server
+    conversations_dir: folder that keeps the conversations of the page; None = each browser keeps its own
     request_s: seconds for a request, with the time that it waits
     max_body: bytes of a request's body
     bodies: bytes that all requests together may hold while they come in and wait; long texts lie on the disk and do
@@ -49,6 +50,7 @@ class Settings:
     sessions: int = 8
     swap_dir: Path | None = None
     sessions_dir: Path | None = None
+    conversations_dir: Path | None = None
     request_s: float = 600.0
     max_body: int = 1 << 20
     bodies: int = 4 << 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -95,15 +96,20 @@ class Replier:
         # a reply that fits a schema or a grammar has no place for thoughts
         is_plain = request.prompt is not None or request.has_form
         begun = self._begins_thinking and not request.goes_on
-        splitter = PieceSplitter(begun=None if is_plain else begun)
+        splitter, limit = PieceSplitter(begun=None if is_plain else begun), TimeLimit(request.longest_s)
         with stop.calls(session.cancel):
             for piece in splitter.events(pieces):
                 emit(piece)
+                if limit.ends_with(piece.text):
+                    session.cancel()
         stats = session.stats
         for call in stats.tool_calls:
             emit(ToolCall(f"call_{secrets.token_hex(12)}", call.name, call.arguments))
         coverage = coverage_of(session) if request.coverage and not stop else None
-        emit(Ended(reason_of(stats), self._usage(stats, splitter.n_thoughts), stats.stop_text or None, coverage))
+        reason = reason_of(stats)
+        if reason == "cancelled" and limit.passed and not stop:
+            reason = "length"
+        emit(Ended(reason, self._usage(stats, splitter.n_thoughts), stats.stop_text or None, coverage))
 
     def _prompt_texts(self, request: ReplyRequest) -> Iterator[str]:
         """Yield the text of the prompt, in pieces if it is a file."""
@@ -149,6 +155,27 @@ def reason_of(stats: Stats) -> Reason:
     """Return the reason why a reply ended. A reply that was cut after a tool call counts as cut."""
     reason = REASONS[stats.finish_reason]
     return "tool_calls" if reason == "stop" and stats.tool_calls else reason
+
+
+class TimeLimit:
+    """The end of a reply by the clock. passed: True = it is over"""
+
+    def __init__(self, seconds: float | None) -> None:
+        """seconds: after the first piece; None = there is no limit"""
+        self.passed = False
+        self._seconds = seconds
+        self._begun: float | None = None
+        self._has_line = False
+
+    def ends_with(self, text: str) -> bool:
+        """Take the next piece. Returns True once, if the time is over and the reply has its first line."""
+        if self._seconds is None or self.passed:
+            return False
+        if self._begun is None:
+            self._begun = time.monotonic()
+        self._has_line = self._has_line or "\n" in text
+        self.passed = self._has_line and time.monotonic() - self._begun >= self._seconds
+        return self.passed
 
 
 class PieceSplitter:

@@ -79,7 +79,10 @@ def texts_in_files(request: ReplyRequest) -> Iterator[ReplyRequest]:
 
 def _with_texts(request: ReplyRequest, change: Callable[[Any], Any]) -> ReplyRequest:
     messages = tuple({**message, "content": change(message["content"])} for message in request.messages)
-    return replace(request, messages=messages, prompt=change(request.prompt))
+    files = tuple((name, change(text)) for name, text in request.files)
+    return replace(
+        request, messages=messages, prompt=change(request.prompt), suffix=change(request.suffix), files=files
+    )
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from edgekv.store.temp_array import WINDOW
 
 from .stored_snapshot import StoredSnapshot
 
-SHORTEST = 32  # tokens; a shorter beginning is read as fast as its file
+SHORTEST = 8  # tokens; a shorter beginning is read as fast as its file
 MAX_BEGINNINGS = 64  # each is an open file
 DIGEST_BYTES = 16
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from edgekv.errors import InputError, SessionError
 from edgekv.generation.request import GenerationRequest
+from edgekv.prompt.infill import Infill, infill_prompt
 from edgekv.prompt.turns import Turns
 from edgekv.store.log import OPENING
 from edgekv.store.temp_array import TempArray
@@ -35,15 +36,18 @@ class StoredHistory:
     n_opening: int
 
 
-History: TypeAlias = str | Path | Sequence[int] | Sequence[Mapping[str, Any]] | StoredHistory
+History: TypeAlias = str | Path | Infill | Sequence[int] | Sequence[Mapping[str, Any]] | StoredHistory
 MESSAGE_ROLES = ("system", "user", "assistant", "tool")
 QUESTION_CHARS = 4096  # characters; a probe takes their last tokens
 
 
 def request_of(history: History) -> GenerationRequest:
-    """Return the request for a reply to messages, a text or token ids. Raises InputError for any other history."""
+    """Return the request for a reply to messages, a text, a gap or token ids. Raises InputError for anything else."""
     if isinstance(history, StoredHistory):
         return history.request
+    if isinstance(history, Infill):
+        texts = (history.before, history.after, *(part for file in history.files for part in file))
+        return GenerationRequest(kind="infill", content=tuple(map(_absolute, texts)))
     if isinstance(history, (str, Path)):
         if history == "":
             raise InputError("the history is empty; give a text, token ids or messages to go on from")
@@ -165,6 +169,8 @@ class HistoryPrompt:
         turns = Turns(model, None)
         if request.kind in ("tokens", "ahead"):
             self._prompt = turns.ids(check_ids(request.tokens, model.n_vocab))
+        elif request.kind == "infill":
+            self._prompt = infill_prompt(model, request.content)
         elif not self._is_chat:
             self._prompt = turns.from_beginning(request.content)
         else:

@@ -18,11 +18,14 @@ SMALL = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1
 
 @pytest.fixture(scope="session")
 def open_server(tiny_model, tmp_path_factory):
-    """A context manager over an application with a tiny model; its arguments are those of `Settings` and `Runtime`."""
+    """A context manager over an application with a tiny model; its arguments are those of `Settings` and `Runtime`.
+
+    tokenizer: that of `make_tiny`
+    """
 
     @contextlib.contextmanager
-    def opened(*, options=None, **settings):
-        path = tiny_model(n_layer=2, n_ctx_train=2048, head_dim=64)
+    def opened(*, options=None, tokenizer="bpe", **settings):
+        path = tiny_model(n_layer=2, n_ctx_train=2048, head_dim=64, tokenizer=tokenizer)
         folder = tmp_path_factory.mktemp("rest")
         settings = Settings(**({"hosts": (), "swap_dir": folder} | settings))
         application = app(path, settings=settings, **(SMALL | (options or {})))

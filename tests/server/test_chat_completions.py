@@ -125,6 +125,8 @@ def test_errors_of_transport(ask):
     assert ask("/v1/nothing", {}).json()["error"]["code"] == "not_found"
     assert ask(PATH, "{", headers={"Content-Type": "text/plain"}).status_code == 415
     assert ask(PATH, "{").json()["error"]["code"] == "invalid_json"
+    for headers, status in (({}, 400), ({"Origin": "http://localhost"}, 415)):  # a page of the web names its origin
+        assert ask(PATH, None, method="POST", content=b"{", headers=headers).status_code == status
     deep = '{"messages":' + "[" * 100_000 + "]" * 100_000 + "}"
     assert ask(PATH, deep).json()["error"]["code"] == "invalid_json"
     assert ask(PATH, " " * (5 << 20)).status_code == 413

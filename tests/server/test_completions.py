@@ -46,7 +46,6 @@ def test_a_long_text_is_read_from_a_file(ask):
         ({"prompt": ["a"] * 129}, "prompt"),
         ({"prompt": ["a", ""]}, "prompt"),
         ({"prompt": [-1]}, "prompt"),
-        ({"suffix": "x"}, "suffix"),
         ({"best_of": 2}, "best_of"),
         ({"logprobs": 99}, "logprobs"),
     ],

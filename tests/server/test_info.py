@@ -39,8 +39,7 @@ def test_addresses_without_a_version_are_answered(ask, path, body):
     [
         ("/v1/embeddings", "embeds none"),
         ("/rerank", "ranks none"),
-        ("/infill", "fills no gaps"),
-        ("/completion", "ask /v1/completions"),
+        ("/slots", "/metrics how many are busy"),
         ("/v2/nothing", "the addresses are /v1/chat/completions, "),
     ],
 )

@@ -133,7 +133,7 @@ def test_options_that_change_nothing_are_told(ask):
         (CHAT, {"options": {"num_predict": -3}}, "options.num_predict"),
         (CHAT, {"messages": [], "keep_alive": 0}, "keep_alive=0"),
         (TEXT, {"prompt": None, "keep_alive": "0s"}, "keep_alive=0"),
-        (TEXT, {"suffix": "x"}, "suffix"),
+        (TEXT, {"suffix": "x", "system": "y"}, "system"),
         (TEXT, {"template": "{{ .Prompt }}"}, "template"),
         (TEXT, {"context": [1, 2]}, "/api/chat"),
         (TEXT, {"raw": True, "system": "x"}, "system"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import json
 import re
@@ -615,6 +616,81 @@ def test_two_tabs_show_what_each_adds_and_keep_what_is_typed(browser, address, g
         page.get_by_role("button", name="Delete").click()
         page.get_by_role("dialog").get_by_role("button", name="Delete").click()
         playwright.expect(other.locator("li.user")).to_have_count(0)
+
+
+def test_conversations_are_kept_by_a_server_that_may_keep_them(browser, open_server, gate, tmp_path):
+    gate.open()
+    with contextlib.ExitStack() as stack:
+        address = stack.enter_context(served(stack.enter_context(open_server(conversations_dir=tmp_path))))
+        page = stack.enter_context(opened(browser, address))
+        say(page, "First")
+        finished(page)
+        other = stack.enter_context(opened(browser, address))  # another browser
+        listed = other.locator("#list button")
+        playwright.expect(listed.filter(has_text="First")).to_have_count(1)
+        listed.filter(has_text="First").click()
+        playwright.expect(other.locator("li.assistant .foot")).to_contain_text("said")
+        assert other.locator("#messages").inner_text() == page.locator("#messages").inner_text()
+        assert page.evaluate("() => Object.keys(localStorage).filter((name) => name.includes('conversation'))") == []
+
+        say(other, "Second")
+        finished(other)
+        page.evaluate("() => document.dispatchEvent(new Event('visibilitychange'))")  # as when it is looked at again
+        playwright.expect(page.locator("li.user")).to_have_count(2)
+        page.reload()
+        playwright.expect(page.locator("li.user")).to_have_count(2)
+        assert page.locator("#messages").inner_text() == other.locator("#messages").inner_text()
+
+        third = page.context.new_page()  # a tab of the first browser
+        third.goto(address)
+        third.locator("#list button").filter(has_text="First").click()
+        page.get_by_role("button", name="Delete").click()
+        page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+        playwright.expect(third.locator("li.user")).to_have_count(0)
+        assert list(tmp_path.glob("*.json")) == []
+
+
+def test_conversations_of_the_browser_stay_in_it(browser, open_server, gate, tmp_path):
+    gate.open()
+    with contextlib.ExitStack() as stack:
+        application = stack.enter_context(open_server(conversations_dir=tmp_path))
+        address = stack.enter_context(served(application))
+        page = stack.enter_context(opened(browser, address))
+        settings = application.state.settings
+        application.state.settings = dataclasses.replace(settings, conversations_dir=None)
+        page.reload()
+        say(page, "Here")
+        finished(page)
+        application.state.settings = settings
+        page.reload()
+        playwright.expect(page.locator("li.user")).to_have_count(1)
+        say(page, "Still here")
+        finished(page)
+        assert list(tmp_path.iterdir()) == []
+        page.get_by_role("button", name="New conversation").first.click()
+        say(page, "There")
+        finished(page)
+        page.reload()
+        playwright.expect(page.locator("#list button")).to_have_text(["There", "Here"])
+        assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_server_that_cannot_keep_a_conversation_says_so(browser, open_server, gate, tmp_path):
+    gate.open()
+    folder = tmp_path / "talks"
+    folder.mkdir()
+    with contextlib.ExitStack() as stack:
+        address = stack.enter_context(served(stack.enter_context(open_server(conversations_dir=folder))))
+        page = stack.enter_context(opened(browser, address, expected=["503"]))
+        folder.rmdir()
+        say(page, "First")
+        assert finished(page) == "The reply is complete."
+        page.get_by_role("alert").filter(has_text="The server does not keep what is new here").wait_for()
+        folder.mkdir()
+        say(page, "Second")
+        finished(page)
+        page.reload()
+        playwright.expect(page.locator("li.user")).to_have_count(2)
 
 
 def test_a_screen_reader_is_told_whole_sentences(browser, address):

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NAMES = [
     "edgekv.ConfigError",
     "edgekv.EdgeKVError",
+    "edgekv.Infill",
     "edgekv.Options",
     "edgekv.Piece",
     "edgekv.Progress",

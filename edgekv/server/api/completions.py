@@ -23,15 +23,11 @@ Ids = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=
 Prompt = Annotated[Text, Field(min_length=1)]
 
 
-class CompletionBody(GenerationParams):
-    """The body of a request."""
+class PromptBody(GenerationParams):
+    """The part of a body that has prompts, or several."""
 
-    may_tell_coverage = may_have_choices = True
+    may_have_choices = True
     prompt: Prompt | Ids | Annotated[list[Prompt] | list[Ids], Field(min_length=1)]
-    echo: bool | None = None
-    suffix: str | None = None
-    best_of: int | None = None
-    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     response_format: ResponseFormat | None = None
 
     @property
@@ -45,20 +41,33 @@ class CompletionBody(GenerationParams):
         """The number of replies that the body asks for: n to each prompt."""
         return len(self.prompts) * (self.n or 1)
 
+    def first(self, settings: Settings, **further: Any) -> ReplyRequest:
+        """Return the request for the first reply. Raises ApiError for what cannot be done here."""
+        schema = None if self.response_format is None else self.response_format.reply_schema()
+        arguments = self.arguments(settings, own_form="response_format", schema=schema)
+        return ReplyRequest(prompt=_prompt(self.prompts[0]), **further, **arguments)
+
+
+class CompletionBody(PromptBody):
+    """The body of a request."""
+
+    may_tell_coverage = True
+    echo: bool | None = None
+    suffix: Text | None = None
+    best_of: int | None = None
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
 
 def parse(body: CompletionBody, settings: Settings) -> ReplyRequest:
     """Return the request of a body for its first reply. Raises ApiError for what cannot be done here."""
-    if body.suffix:
-        raise unsupported("suffix", "a text is only gone on with at its end")
+    if body.suffix and not isinstance(body.prompts[0], str):
+        raise unsupported("suffix", "a gap is between two texts, and the prompt is token ids")
     if body.best_of not in (None, 1, body.n):
         raise unsupported("best_of", f"best_of={body.best_of} replies are not compared: every reply is sent")
-    schema = None if body.response_format is None else body.response_format.reply_schema()
-    arguments = body.arguments(settings, own_form="response_format", schema=schema)
-    prompt, echo = _prompt(body.prompts[0]), bool(body.echo)
-    return ReplyRequest(prompt=prompt, echo=echo, n_logprobs=body.logprobs, **arguments)
+    return body.first(settings, echo=bool(body.echo), n_logprobs=body.logprobs, suffix=body.suffix or None)
 
 
-def others(body: CompletionBody, first: ReplyRequest) -> Iterator[ReplyRequest]:
+def others(body: PromptBody, first: ReplyRequest) -> Iterator[ReplyRequest]:
     """Yield the requests for the further replies: all to one prompt, then those to the next."""
     n = body.n or 1
     for i, prompt in enumerate(body.prompts):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -27,9 +27,16 @@ TURNED_OFF: dict[str, Any] = {
 
 
 class LlamaFields(Body):
-    """Fields of every endpoint. grammar: in GBNF; json_schema: a schema that the reply must fit"""
+    """Fields of every endpoint.
+
+    grammar: in GBNF; json_schema: a schema that the reply must fit
+    t_max_predict_ms: milliseconds for the reply after its first token; 0 or less = any
+    """
+
+    turned_off: ClassVar[dict[str, Any]] = TURNED_OFF
 
     n_predict: Annotated[int, Field(ge=-1)] | None = None
+    t_max_predict_ms: float | None = None
     repeat_last_n: Annotated[int, Field(ge=-1, le=MAX_REPEAT_LAST)] | None = None
     grammar: Text | None = None
     json_schema: dict[str, Any] | None = None
@@ -44,9 +51,15 @@ class LlamaFields(Body):
     lora: list[Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
+    @property
+    def longest_s(self) -> float | None:
+        """The seconds for the reply after its first token; None = any."""
+        limit = self.t_max_predict_ms
+        return None if limit is None or limit <= 0 else limit / 1e3
+
     def check_llama(self) -> None:
         """Raise ApiError for fields that would change the reply in a way that edgekv has not."""
-        for name, off in TURNED_OFF.items():
+        for name, off in self.turned_off.items():
             value = getattr(self, name)
             if value is not None and value != off:
                 raise unsupported(name, f"{name} is not possible here; give {off!r}, which turns it off")

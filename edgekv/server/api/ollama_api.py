@@ -122,8 +122,8 @@ class GenerateBody(OllamaBody):
 
     @property
     def asks_nothing(self) -> bool:
-        """True if there is no prompt."""
-        return not self.prompt
+        """True if there is no prompt, and no gap."""
+        return not self.prompt and not self.suffix
 
 
 def _schema(form: str | dict[str, Any] | None) -> Mapping[str, Any] | None:
@@ -165,17 +165,18 @@ def parse_generate(body: GenerateBody, settings: Settings) -> ReplyRequest:
     """Return the request of a body. Raises ApiError for what cannot be done here."""
     for name, what in (
         ("images", "images cannot be read here"),
-        ("suffix", "a text is only gone on with at its end"),
         ("template", "the model's own chat template is used, or none with raw"),
         ("context", "nothing is kept as a context; send the whole conversation to /api/chat"),
     ):
         if getattr(body, name):
             raise unsupported(name, what)
     arguments = body.arguments(settings)
-    if body.raw:
+    if body.raw or body.suffix:
         if body.system:
-            raise unsupported("system", "a raw prompt has no system message; write it into the prompt")
-        return ReplyRequest(prompt=body.prompt, **arguments)
+            raise unsupported(
+                "system", "a raw prompt, or one with a suffix, has no system message; write it into the prompt"
+            )
+        return ReplyRequest(prompt=body.prompt or "", suffix=body.suffix or None, **arguments)
     messages = [{"role": "system", "content": body.system}] if body.system else []
     return ReplyRequest(messages=(*messages, {"role": "user", "content": body.prompt}), **arguments)
 

@@ -123,6 +123,7 @@ class GenerationParams(LlamaFields):
         return {
             "sampling": self.sampling(),
             "max_tokens": None if longest == -1 else longest,
+            "longest_s": self.longest_s,
             "stop": stop,
             "focus": tuple(focus) if isinstance(focus, list) else focus,
             "on_overflow": self.edgekv.on_overflow,

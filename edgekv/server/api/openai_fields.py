@@ -83,10 +83,11 @@ def _told_top(token: Token) -> dict[str, float | None] | None:
 
 
 def _told_token(token: Token) -> dict[str, Any]:
-    return _told(token) | {"top_logprobs": [_told(other) for other in token.top]}
+    return told(token) | {"top_logprobs": [told(other) for other in token.top]}
 
 
-def _told(token: Token | TokenLogprob) -> dict[str, Any]:
+def told(token: Token | TokenLogprob) -> dict[str, Any]:
+    """Return a token, or an alternative to one, as OpenAI's object without its alternatives."""
     return {"token": _text(token), "logprob": _number(token.logprob), "bytes": list(token.piece)}
 
 

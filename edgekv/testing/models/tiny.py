@@ -37,7 +37,7 @@ def make_tiny(
     architecture  "llama", "qwen2" (biases), "qwen3" (query and key norms), "gemma" or "deci" (layers that differ)
     head_dim      values a head; None means n_embd / n_head, and the file then does not name it
     quantization  of the matrices: "F32", "F16", "Q8_0" or "Q4_0"
-    tokenizer     "bpe" or "spm"
+    tokenizer     "bpe", "code" (tokens that fill gaps, too) or "spm"
     rope_factors  and rope_scaling, layer_heads and layer_ff, as of ModelSpec
 
     `n_embd`, `n_ff` and n_head * head_dim must be multiples of 32, and for qwen2 n_head * head_dim must be `n_embd`.

@@ -14,7 +14,8 @@ from edgekv.errors import ConfigError
 
 __all__ = ["CHAT_TEMPLATE", "TOKENIZERS", "Vocabulary", "make_vocabulary"]
 
-TOKENIZERS = ("bpe", "spm")
+TOKENIZERS = ("bpe", "code", "spm")
+FILLS_GAPS = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|file_sep|>")  # models of code have them
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -49,20 +50,22 @@ class Vocabulary:
 
 
 def make_vocabulary(tokenizer: str, vocab_size: int) -> Vocabulary:
-    """Make a vocabulary of exactly `vocab_size` tokens; `tokenizer` is "bpe" (byte-level) or "spm" (sentencepiece).
+    """Make a vocabulary of exactly `vocab_size` tokens.
+
+    tokenizer: "bpe" (byte-level), "code" (the same, with tokens that fill gaps) or "spm" (sentencepiece)
 
     Raises ConfigError for another tokenizer, or if `vocab_size` has no room for the bytes and markers.
     """
-    if tokenizer == "bpe":
-        return _make_bpe(vocab_size)
+    if tokenizer in ("bpe", "code"):
+        return _make_bpe(vocab_size, FILLS_GAPS if tokenizer == "code" else ())
     if tokenizer == "spm":
         return _make_spm(vocab_size)
     raise ConfigError(f"tokenizer={tokenizer!r} is unknown; choose one of {TOKENIZERS}")
 
 
-def _make_bpe(vocab_size: int) -> Vocabulary:
+def _make_bpe(vocab_size: int, further: tuple[str, ...]) -> Vocabulary:
     space = _byte_characters()[ord(" ")]
-    markers = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    markers = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *further]
     base = markers + _byte_characters()
     _check_room("bpe", len(base), vocab_size)
     merges = [(left.replace("_", space), right) for left, right in _PAIRS][: vocab_size - len(base)]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import subprocess
 import threading
+import warnings
 from dataclasses import dataclass
 
 import pytest
@@ -48,6 +50,15 @@ def server(default_model, request):
         process.terminate()
         assert process.wait() == 0
         rest.join()
+
+
+@pytest.fixture
+def forgotten():
+    """Close what a client leaves open, after the test and without a warning: it is the client's own affair."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gc.collect()
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 // The server's endpoints: a reply as it is said, the model, memory. Failures come as a Failure that says what to do.
 
 const KEY = "edgekv.key"; // of sessionStorage
+const KEPT_ALIVE = 20_000; // characters: browsers take 64 KiB of requests that outlive a page
 
 export function setKey(key) {
   sessionStorage.setItem(KEY, key);
@@ -64,6 +65,29 @@ export async function documentText(file) {
   const headers = { "Content-Type": "application/octet-stream" };
   const path = `documents?name=${encodeURIComponent(file.name)}`;
   return (await request(path, { method: "POST", headers, body: file })).json();
+}
+
+/** The conversations that the server keeps, as texts of JSON. */
+export async function conversations() {
+  const lines = (await (await request("conversations")).text()).split("\n");
+  return lines.filter((line) => {
+    try {
+      return typeof JSON.parse(line).id === "string";
+    } catch {
+      return false; // empty, or a file that was cut
+    }
+  });
+}
+
+/** Has the server keep a conversation. A short one is kept even if the page is closed meanwhile. */
+export async function keep(id, text) {
+  const headers = { "Content-Type": "application/json" };
+  await request(`conversations/${id}`, { method: "PUT", headers, body: text, keepalive: text.length < KEPT_ALIVE });
+}
+
+/** Has the server forget a conversation. */
+export async function forget(id) {
+  await request(`conversations/${id}`, { method: "DELETE" });
 }
 
 /** The body of a request for a reply to messages, which are read with a question in mind.

@@ -14,6 +14,7 @@ import * as transfer from "./transfer.js";
 const SELECTED = "edgekv.selected"; // of sessionStorage: what this tab shows
 const WATCH_MS = 1000; // between two looks at the memory while a reply is under way
 
+const shownBefore = sessionStorage.getItem(SELECTED);
 const conversations = store.all();
 const running = new Map(); // by conversation: what stops its reply, and how far that is
 const attached = new Map(); // by conversation: files that were not sent yet
@@ -98,7 +99,7 @@ async function remove() {
   const conversation = current;
   if (!(await asked(byId("sure")))) return;
   running.get(conversation)?.controller.abort();
-  store.remove(conversation);
+  store.remove(conversation).then((failure) => failure && notify(failure));
   forget(conversation);
 }
 
@@ -113,13 +114,14 @@ function titleOf({ title, messages }) {
   return title || first?.text.trim().split("\n")[0].slice(0, 80) || first?.files[0]?.name || "New conversation";
 }
 
-/** Stores a conversation; what has no message and no draft is not worth an entry. */
-function keep(conversation) {
+/** Whether a conversation is worth an entry: it has a message, a draft or settings. */
+const isWorthIt = ({ messages, draft, settings: own }) => messages.length > 0 || Boolean(draft) || own !== null;
+
+/** Stores a conversation. */
+async function keep(conversation) {
   if (!conversations.includes(conversation)) return; // deleted meanwhile
-  if (conversation.messages.length === 0 && !conversation.draft && !conversation.settings)
-    return store.remove(conversation);
-  if (!store.save(conversation))
-    notify("This browser has no room left: what is new here is lost with the page. Delete other conversations.");
+  const failure = await (isWorthIt(conversation) ? store.save(conversation) : store.remove(conversation));
+  if (failure) notify(failure);
 }
 
 // ---- asking ----
@@ -393,12 +395,25 @@ async function watchMemory() {
 
 /** Shows the model's name, and what the server holds now. */
 async function look() {
-  server ??= await api.properties();
-  byId("model").textContent = `The model is ${server.model}.`;
+  if (server === null) {
+    server = await api.properties();
+    byId("model").textContent = `The model is ${server.model}.`;
+    if (server.conversations) await meet();
+  }
   const found = await api.memory();
   peak = Math.max(peak, found.peak);
   // of an isolated model this is another process, which tells its peak after each reply
   showMemory({ held: server.isolated ? null : found.held, ceiling: found.ceiling });
+}
+
+/** Shows the conversations that the server keeps, now and whenever this tab is looked at again. */
+async function meet() {
+  await store.keepThere();
+  const before = conversations.find((conversation) => conversation.id === shownBefore);
+  if (before) select(before);
+  document.addEventListener("visibilitychange", () => {
+    if (document.visibilityState === "visible") store.keepThere().catch((error) => notify(error.message));
+  });
 }
 
 function showMemory(found) {
@@ -425,8 +440,7 @@ byId("export").addEventListener("click", () =>
   transfer.download("conversation.md", "text/markdown", transfer.asMarkdown(titleOf(current), current)),
 );
 byId("export-all").addEventListener("click", () => {
-  keep(current);
-  transfer.download("conversations.json", "application/json", transfer.asJson(store.all()));
+  transfer.download("conversations.json", "application/json", transfer.asJson(conversations.filter(isWorthIt)));
 });
 byId("imported").addEventListener("change", ({ target }) => {
   importFrom(target.files[0]);
@@ -470,12 +484,12 @@ store.watch((id, changed) => {
   const typed = known === current && { draft: current.draft };
   if (known) Object.assign(known, changed, typed);
   else add(changed);
+  conversations.sort((one, other) => other.at - one.at);
   if (known === current) show();
   else showList();
 });
 
-const id = sessionStorage.getItem(SELECTED);
-select(conversations.find((conversation) => conversation.id === id) ?? conversations[0] ?? add(store.created()));
+select(conversations.find((conversation) => conversation.id === shownBefore) ?? conversations[0] ?? add(store.created()));
 if (!matchMedia("(pointer: coarse)").matches) byId("message").focus(); // a keyboard on the screen would hide the page
 look().catch(async (error) => {
   if (error.wantsKey && (await askForKey())) look().catch((again) => notify(again.message));

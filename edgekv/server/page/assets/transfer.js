@@ -43,7 +43,7 @@ function conversationOf({ title, at, messages, draft, figures, settings }) {
   if (!Array.isArray(messages) || !messages.every(isMessage)) throw new TypeError("a conversation of it is broken");
   return {
     title: String(title ?? ""),
-    at: Number(at) || Date.now(),
+    at: Math.round(Number(at)) || Date.now(),
     messages,
     draft: String(draft ?? ""),
     figures: figures ?? null,
