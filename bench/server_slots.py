@@ -58,7 +58,7 @@ def ask(server: Serving, text: str, n_tokens: int) -> tuple[float, int]:
 
 def tokens_per_second(server: Serving, n_clients: int, n_tokens: int) -> float:
     """Return the tokens a second of clients that ask at the same time."""
-    texts = [f"Tell me a long story about traveller number {next(NUMBERS)}." for _ in range(n_clients)]
+    texts = [f"Write a Python program with ten functions, version {next(NUMBERS)}." for _ in range(n_clients)]
     started = time.perf_counter()
     with ThreadPoolExecutor(n_clients) as clients:
         asked = list(clients.map(lambda text: ask(server, text, n_tokens), texts))
