@@ -110,7 +110,7 @@ def common(
         typer.Option(
             metavar="SHARE",
             help="Layers whose weights stay in memory, as 50%; those of the others are read again and again. Default: "
-            "all, or as many as leave room for 128 cells.",
+            "all, or as many as leave room for 512 cells.",
         ),
     ] = None,
     gpu_layers: Annotated[

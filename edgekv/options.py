@@ -82,7 +82,7 @@ class Options:
     repack: keep weights in the processor's own order, if that is faster
     mmap: map the weights from the file; None = only if they are not repacked; both together hold them twice
     resident: share of the layers whose weights stay in memory, 0 to 1 or as in "50%"; those of the others are read from
-        the file whenever their turn comes; None = all of them, or as many as leave room for 128 cells
+        the file whenever their turn comes; None = all of them, or as many as leave room for 512 cells
     gpu_layers: layers to put on devices, of which one more than the model has is the output matrix: GPUs in builds that
         have one, and those of `rpc`, which get what their ceilings hold if this is left open
     rpc: servers that lend their devices, HOST:PORT as a list or between commas; needs `isolated`

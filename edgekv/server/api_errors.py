@@ -39,6 +39,12 @@ _OF: tuple[tuple[type[Exception], int, str, str | None], ...] = (
     (edgekv.UnsupportedModelError, 400, "unsupported_model", "the model has no chat template; ask /v1/completions"),
     (edgekv.ConfigError, 400, "invalid_value", None),
     (
+        edgekv.InvalidModelError,
+        503,
+        "model_unreadable",
+        "weights could not be read from the model's file; try again, and if that fails ask whoever runs the server",
+    ),
+    (
         edgekv.WorkerError,
         503,
         "model_restarted",

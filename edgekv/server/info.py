@@ -22,6 +22,7 @@ def _model(state: ServerState) -> dict[str, Any]:
     n_ctx = runtime.plan.n_ctx_train
     chats, has_grammars = state.pool.chats, runtime.options.grammars
     can = {"completion": True, "chat": chats, "tools": chats and has_grammars, "json_schema": has_grammars}
+    can["infill"] = state.pool.fills_gaps
     return {
         "id": state.model_name,
         "object": "model",

@@ -43,6 +43,10 @@ def _details(header: Header) -> dict[str, Any]:
     }
 
 
+def _began(state: ServerState) -> str:
+    return datetime.fromtimestamp(state.started, timezone.utc).isoformat().replace("+00:00", "Z")
+
+
 def _named(state: ServerState, header: Header) -> dict[str, Any]:
     name, path = f"{state.model_name}:latest", state.pool.runtime.plan.model
     return {
@@ -57,8 +61,7 @@ def _named(state: ServerState, header: Header) -> dict[str, Any]:
 async def tags(request: Request) -> Response:
     state = state_of(request)
     header = _header(state)
-    began = datetime.fromtimestamp(state.started, timezone.utc).isoformat().replace("+00:00", "Z")
-    return JSONResponse({"models": [_named(state, header) | {"modified_at": began}]})
+    return JSONResponse({"models": [_named(state, header) | {"modified_at": _began(state)}]})
 
 
 async def ps(request: Request) -> Response:
@@ -71,16 +74,18 @@ async def ps(request: Request) -> Response:
 async def show(request: Request) -> Response:
     state = state_of(request)
     header, plan = _header(state), state.pool.runtime.plan
-    chats, has_grammars = state.pool.chats, state.pool.runtime.options.grammars
+    has_tools = state.pool.chats and state.pool.runtime.options.grammars
     about = {key: value for key, value in header.metadata.items() if key != "tokenizer.chat_template"}
     return JSONResponse(
         {
-            "modelfile": "",
+            "license": str(about.get("general.license", "")),
+            "modelfile": f"FROM {state.model_name}",
             "parameters": f"budget {plan.budget_cells}",
             "template": header.chat_template or "",
             "details": _details(header),
             "model_info": about,
-            "capabilities": ["completion", *(["tools"] if chats and has_grammars else [])],
+            "capabilities": ["completion", *["tools"] * has_tools, *["insert"] * state.pool.fills_gaps],
+            "modified_at": _began(state),
         }
     )
 

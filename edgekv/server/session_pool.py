@@ -74,6 +74,11 @@ class SessionPool:
         """True if the model has a usable chat template."""
         return self._replier.chats
 
+    @property
+    def fills_gaps(self) -> bool:
+        """True if the model has tokens for gaps between two texts."""
+        return self._replier.fills_gaps
+
     def close(self) -> None:
         """Save all sessions, and free the model."""
         with suppress(edgekv.WorkerError):  # the worker has died; earlier saves are on the disk

@@ -12,6 +12,7 @@ import edgekv
 from edgekv.generation.generator import after
 from edgekv.generation.reasoning import ReasoningSplitter, opens_reasoning
 from edgekv.generation.stats import Stats
+from edgekv.prompt.infill import Infill
 from edgekv.prompt.text import read_text
 from edgekv.sessions.history import History, StoredHistory
 
@@ -33,12 +34,19 @@ TEMPLATE_TOKENS = 32  # tokens that a chat template puts around a system message
 
 
 class Replier:
-    """Answers requests with sessions of one runtime. chats: the model has a usable chat template"""
+    """Answers requests with sessions of one runtime.
+
+    chats: the model has a usable chat template; fills_gaps: it has tokens for gaps between two texts
+    """
 
     def __init__(self, runtime: edgekv.Runtime) -> None:
         self._runtime = runtime
         opening = runtime.reply_opening()
         self.chats = bool(opening)
+        try:
+            self.fills_gaps = runtime.count_tokens(Infill("", "")) > 0
+        except edgekv.InputError:
+            self.fills_gaps = False
         self._begins_thinking = opens_reasoning(opening)
 
     def stored(self, request: ReplyRequest, folder: Path | None) -> AbstractContextManager[StoredHistory]:

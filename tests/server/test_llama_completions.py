@@ -187,6 +187,12 @@ def test_a_reply_ends_by_the_clock_but_not_in_its_first_line(ask):
     assert whole["tokens_predicted"] == 200
 
 
+def test_clients_are_told_that_gaps_can_be_filled(ask):
+    (model,) = ask("/v1/models").json()["data"]
+    assert "infill" in model["capabilities"]
+    assert "insert" in ask("/api/show", {"model": model["id"]}).json()["capabilities"]
+
+
 def test_a_gap_needs_a_model_that_fills_gaps(open_server):
     with open_server() as application:
         for path, body in (

@@ -635,7 +635,7 @@ def test_conversations_are_kept_by_a_server_that_may_keep_them(browser, open_ser
 
         say(other, "Second")
         finished(other)
-        page.evaluate("() => document.dispatchEvent(new Event('visibilitychange'))")  # as when it is looked at again
+        page.evaluate("() => document.dispatchEvent(new Event('visibilitychange'))")  # the tab is looked at again
         playwright.expect(page.locator("li.user")).to_have_count(2)
         page.reload()
         playwright.expect(page.locator("li.user")).to_have_count(2)

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace edgekv {
@@ -137,23 +138,23 @@ std::optional<edgekv_setting> best_with(const edgekv_choice & choice, const Fits
     return repacked ? repacked : Choosing(choice, fits, 0, n_streamed, full_blocks).best();
 }
 
-// Whether a setting has as many cells as replies need, or as are named, in a type whose rounding does not show.
-bool has_enough(const edgekv_choice & choice, const std::optional<edgekv_setting> & found) {
+// Whether a setting has so many cells, or as many as are named, in a type whose rounding does not show.
+bool has_cells(const edgekv_choice & choice, const std::optional<edgekv_setting> & found, uint32_t n_cells) {
     return found && (choice.kv_type != 0 || found->kv_type != GGML_TYPE_Q4_0) &&
-           found->budget >= (choice.budget != 0 ? choice.budget : std::min(few_cells, edgekv_plan_most_cells(&choice, found->block)));
+           found->budget >= (choice.budget != 0 ? choice.budget : std::min(n_cells, edgekv_plan_most_cells(&choice, found->block)));
 }
 
-// The setting with the fewest streamed layers that has enough cells, or none.
-std::optional<edgekv_setting> least_streamed(const edgekv_choice & choice, const Fits & fits, bool full_blocks) {
+// The setting with the fewest streamed layers that has so many cells, or none.
+std::optional<edgekv_setting> least_streamed(const edgekv_choice & choice, const Fits & fits, uint32_t n_cells, bool full_blocks) {
     auto best = best_with(choice, fits, choice.n_layers, full_blocks);
-    if (!has_enough(choice, best)) {
+    if (!has_cells(choice, best, n_cells)) {
         return std::nullopt;
     }
     uint32_t too_few = 0;
     while (best->n_streamed - too_few > 1) {
         const uint32_t tried = too_few + (best->n_streamed - too_few) / 2;
         const auto     found = best_with(choice, fits, tried, full_blocks);
-        if (has_enough(choice, found)) {
+        if (has_cells(choice, found, n_cells)) {
             best = found;
         } else {
             too_few = tried;
@@ -166,11 +167,11 @@ std::optional<edgekv_setting> least_streamed(const edgekv_choice & choice, const
 
 std::optional<edgekv_setting> best_setting(const edgekv_choice & choice, const Fits & fits) {
     const auto named = best_with(choice, fits, std::max(choice.n_streamed, 0), false);
-    if (choice.n_streamed >= 0 || has_enough(choice, named)) {
+    if (choice.n_streamed >= 0 || has_cells(choice, named, few_cells)) {
         return named;
     }
-    for (const bool full_blocks : { true, false }) {
-        if (const auto found = least_streamed(choice, fits, full_blocks)) {
+    for (const auto [n_cells, full_blocks] : { std::pair(enough_cells, true), std::pair(few_cells, true), std::pair(few_cells, false) }) {
+        if (const auto found = least_streamed(choice, fits, n_cells, full_blocks)) {
             return found;
         }
     }

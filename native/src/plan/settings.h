@@ -20,8 +20,9 @@ using Fits = std::function<bool(const edgekv_setting &)>;
 // else fits. All that is done with repacked weights first, which are faster and take the bytes of mapped ones.
 //
 // Streamed weights cost speed, few cells cost answers. So layers are streamed only if fewer than 128 cells fit beside all weights
-// (or fewer than are named), and then as few layers as leave so many; what is left over goes to cells. They are read for every
-// block, so short blocks are taken only if too few cells fit beside one of 128.
+// (or fewer than are named), and then as few layers as leave 512 cells: one layer more costs little where some are streamed, and
+// its bytes are those of many cells. What is left over goes to cells, too. Where all layers do not leave so many, 128 must do.
+// Streamed layers are read for every block, so short blocks are taken only if too few cells fit beside one of 128.
 //
 // A probe is fed after each block, or every 160 to 256 tokens where blocks have 128 or fewer. Longer blocks need fewer probes,
 // so they are taken where cells abound.

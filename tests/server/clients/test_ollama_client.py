@@ -35,6 +35,18 @@ def test_models(client, server):
     assert "completion" in client.show(server.model).capabilities
 
 
+def test_what_clients_show_of_a_model(client, server):
+    (listed,), (running,) = client.list().models, client.ps().models
+    shown = client.show(server.model)
+    for found in (listed, running):
+        assert found.size > 0
+        assert found.digest
+    for details in (listed.details, running.details, shown.details):
+        assert all((details.format, details.family, details.parameter_size, details.quantization_level))
+    assert all((listed.modified_at, running.expires_at, shown.modified_at, shown.license, shown.modelfile))
+    assert all((shown.template, shown.parameters, shown.modelinfo))
+
+
 def test_chat(client, server):
     reply = client.chat(server.model, HELLO, options=SURELY)
     assert "Mia" in reply.message.content
