@@ -104,7 +104,11 @@ def main() -> None:
     options = parser.parse_args()
 
     names = {path: path.stem.removeprefix("test_") for path in sorted((options.tests / "unit").glob("test_*.py"))}
-    files = [path.resolve() for path, name in names.items() if name in (options.only or names) and name not in LEFT_OUT]
+    files = [
+        path.resolve()
+        for path, name in names.items()
+        if name in (options.only or names.values()) and name not in LEFT_OUT
+    ]
     model, outcomes = str(find_model(options.model)), {}
     for server in (shlex.join(shlex.split(options.peer)), ""):
         with tempfile.TemporaryDirectory() as folder:

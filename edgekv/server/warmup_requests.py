@@ -25,6 +25,8 @@ _ASKED = (
     ("POST", "/v1/chat/completions", _CHAT | {"stream": True}),
     ("POST", "/v1/chat/completions", _CHAT | {"messages": []}),
     ("POST", "/v1/completions", {"prompt": "text"}),
+    ("POST", "/completion", {"prompt": "text"}),
+    ("POST", "/infill", {"input_prefix": "", "input_suffix": "", "stream": True}),
     ("POST", "/v1/responses", {"input": "text"}),
     ("POST", "/v1/responses", {"input": "text", "stream": True}),
     ("POST", "/v1/messages", _CHAT | {"max_tokens": 1}),
@@ -61,6 +63,7 @@ def warmup_runtime() -> Any:
         closed=False,
         close=lambda: None,
         reply_opening=lambda: "",
+        count_tokens=lambda _: 1,
         session=lambda *_, **__: WarmupSession(),
         stored=lambda *_, **__: nullcontext(SimpleNamespace(n_opening=0)),
     )

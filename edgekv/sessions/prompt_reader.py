@@ -133,8 +133,9 @@ class PromptReader:
     def _pauses(self, request: GenerationRequest, prompt: Prompt, contents: Contents, n_tokens: int) -> Sequence[Pause]:
         """Return the places where the state is kept for others: the end of the opening, and that of a shared text.
 
-        A text is shared as far as histories differ in their last content alone. The same history once more does not
-        tell where its text ends, and is read with its question again.
+        A text is shared as far as histories differ in their last content alone; before a gap, wherever they differ,
+        since an editor's cursor moves there. The same history once more does not tell where its text ends, and is read
+        with its question again.
         """
         if request.shared is None or not self._beginnings.are_kept:
             return ()
@@ -144,7 +145,8 @@ class PromptReader:
             ends.append(contents.first)
         first = ends[-1] if ends else n_past
         n_whole = (request.shared - first) // plan.block * plan.block
-        if n_whole > 0 and contents.last <= request.shared < n_tokens:
+        last = 0 if request.kind == "infill" else contents.last
+        if n_whole > 0 and last <= request.shared < n_tokens:
             ends.append(first + n_whole)
         found = digests(prompt.tokens(), ends)
         question = request.shared_question

@@ -161,6 +161,19 @@ def test_other_files_are_read_before_a_gap(ask):
     assert among["tokens_evaluated"] == alone["tokens_evaluated"] + n_files + len(FILES)
 
 
+def test_a_text_before_a_gap_is_not_read_again_while_the_cursor_moves(ask):
+    text = "".join(f"number_{i} = {i}\n" for i in range(12)) + "total = "
+    answers = [
+        reply(ask, INFILL, input_prefix=text + typed, input_suffix="\nprint(total)\n", n_predict=2)
+        for typed in ("", "sum", "sum(", "sum([")
+    ]
+    known = [answer["timings"]["cache_n"] for answer in answers]
+    assert known[2] == known[3] >= 64  # two blocks: the second request told that they are shared, and kept them
+    alone = answers[3]["content"]
+    again = reply(ask, INFILL, input_prefix=text + "sum([", input_suffix="\nprint(total)\n", n_predict=2)
+    assert again["content"] == alone
+
+
 def test_what_an_editor_sends_and_changes_nothing_is_told(ask):
     sent = {"samplers": ["top_k", "top_p", "infill"], "n_indent": 4, "t_max_prompt_ms": 500, "cache_prompt": True}
     found = reply(ask, INFILL, **GAP, **sent, id_slot=0)

@@ -232,13 +232,13 @@ def test_as_few_layers_are_streamed_as_leave_enough_cells(memory, expected):
 
 
 def test_a_layer_that_stands_for_hundreds_of_cells_goes_before_these(monkeypatch):
-    """Where layers are streamed, as many go as leave the cells that exact and fast ones are preferred from."""
+    """As many layers are streamed as leave enough cells, if any is."""
     monkeypatch.setattr(f"{__name__}.FIXED", 1_000_000)
     monkeypatch.setattr(f"{__name__}.LAYER_BYTES", 90_000)
     memory = 1_000_000 + (FEW_CELLS + 32) * CELL_BYTES["q8_0"] + 32 * BLOCK_BYTES
     assert streamed(memory) == (0, "q8_0", 32, FEW_CELLS)
     n_streamed, kv_type, block, cells = streamed(memory - 1)
-    assert (n_streamed, kv_type, block) == (6, "q8_0", 128)  # with 3 layers 128 cells would fit
+    assert (n_streamed, kv_type, block) == (6, "q8_0", 128)  # 3 layers leave 128 cells
     assert ENOUGH_CELLS <= cells < ENOUGH_CELLS + 90_000 // CELL_BYTES["q8_0"]
 
 
