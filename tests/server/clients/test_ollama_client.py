@@ -25,7 +25,8 @@ def about(server):
 
 @pytest.fixture(scope="module")
 def client(about):
-    return ollama.Client(**about)
+    with ollama.Client(**about) as client:
+        yield client
 
 
 def test_models(client, server):
@@ -64,8 +65,9 @@ def test_chat_in_pieces(client, server):
 
 def test_chat_of_an_asyncio_program(about, server):
     async def said():
-        reply = await ollama.AsyncClient(**about).chat(server.model, HELLO, options=SURELY)
-        return reply.message.content
+        async with ollama.AsyncClient(**about) as client:
+            reply = await client.chat(server.model, HELLO, options=SURELY)
+            return reply.message.content
 
     assert "Mia" in asyncio.run(said())
 
