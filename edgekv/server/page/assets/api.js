@@ -67,16 +67,17 @@ export async function documentText(file) {
   return (await request(path, { method: "POST", headers, body: file })).json();
 }
 
-/** The conversations that the server keeps, as texts of JSON. */
+/** The conversations that the server keeps, by id, as texts of JSON. */
 export async function conversations() {
-  const lines = (await (await request("conversations")).text()).split("\n");
-  return lines.filter((line) => {
+  const found = new Map();
+  for (const line of (await (await request("conversations")).text()).split("\n")) {
     try {
-      return typeof JSON.parse(line).id === "string";
+      found.set(JSON.parse(line).id, line);
     } catch {
-      return false; // empty, or a file that was cut
+      // empty, or a file that was cut
     }
-  });
+  }
+  return found;
 }
 
 /** Has the server keep a conversation. A short one is kept even if the page is closed meanwhile. */

@@ -62,11 +62,15 @@ export async function remove({ id }) {
 export async function keepThere() {
   await saving;
   there ??= new Map();
-  const found = new Map((await api.conversations()).map((text) => [JSON.parse(text).id, text]));
-  const before = there;
-  there = found;
-  for (const id of before.keys()) if (!found.has(id)) changed(id, null);
-  for (const [id, text] of found) if (before.get(id) !== text) changed(id, restored(text));
+  const before = new Map(there);
+  const found = await api.conversations();
+  for (const id of new Set([...before.keys(), ...found.keys()])) {
+    const text = found.get(id);
+    if (text === before.get(id) || there.get(id) !== before.get(id)) continue; // the same, or saved here meanwhile
+    if (text === undefined) there.delete(id);
+    else there.set(id, text);
+    changed(id, text === undefined ? null : restored(text));
+  }
 }
 
 /** Have the server do something, after all that it was asked to do before, and tell other tabs; resolves as `save`. */
