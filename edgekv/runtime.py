@@ -172,6 +172,14 @@ class Runtime:
         self._check_open()
         return self._engine.text_of(token_ids(tokens) if len(tokens) else ())
 
+    def pieces_of(self, tokens: Sequence[int]) -> list[bytes]:
+        """Return the bytes of each token id: a part of a character, perhaps; of a control token its name.
+
+        Raises InputError as `text_of` does.
+        """
+        self._check_open()
+        return self._engine.pieces_of(token_ids(tokens) if len(tokens) else ())
+
     def count_tokens(self, history: History, *, tools: Sequence[Mapping[str, Any]] = ()) -> int:
         """Return the number of tokens of a history; arguments and errors as for `Session.continue_from`."""
         self._check_open()

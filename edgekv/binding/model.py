@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import ctypes as c
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,11 @@ class Model:
     def is_end(self, token: int) -> bool:
         """Return True if a token ends a generation."""
         return bool(self._llama.llama_vocab_is_eog(self._vocab, token))
+
+    @cached_property
+    def ends(self) -> tuple[int, ...]:
+        """The tokens that end a generation."""
+        return tuple(token for token in range(self.n_vocab) if self.is_end(token))
 
     def control_text(self, name: str) -> str:
         """Return the text of a token by llama.cpp's name for its use, as "bos"; empty if the model has none."""

@@ -51,6 +51,7 @@ class GenerationOptions(TypedDict, total=False):
     stop: a text, or several, that end the reply; it ends before the first one that is complete
     allow_loops: go on when the reply loops. It loops when its last tokens are one sequence, three times in a row or
         more, and these are at least 60 tokens together; or five times or more with hardly a word that differs
+    ignore_eos: the model cannot end the reply, so that it has `max_tokens` tokens; a grammar that is complete ends it
     sampling: how tokens are chosen; None = `Sampling()`
     grammar: what the reply must be, in the syntax of llama.cpp (GBNF) or of Lark (docs/replies.md)
     json_schema: a JSON schema that the reply must fit, as a mapping or a text; True = any JSON. Both need a runtime
@@ -62,6 +63,7 @@ class GenerationOptions(TypedDict, total=False):
     max_tokens: int | None
     stop: str | Sequence[str]
     allow_loops: bool
+    ignore_eos: bool
     sampling: Sampling | None
     grammar: str | None
     json_schema: Mapping[str, Any] | str | bool | None
@@ -80,6 +82,7 @@ def reply_fields(options: GenerationOptions) -> dict[str, Any]:
         "max_tokens": options.get("max_tokens", MAX_TOKENS),
         "stop": (stop,) if isinstance(stop, str) else tuple(stop),
         "allow_loops": options.get("allow_loops", False),
+        "ignore_eos": options.get("ignore_eos", False),
         "sampling": options.get("sampling") or Sampling(),
         "grammar": grammar_of(options.get("grammar"), options.get("json_schema")),
         "logprobs": options.get("logprobs"),
@@ -99,6 +102,7 @@ class GenerationRequest:
     max_tokens: longest reply; 0 = none; None = until the model ends it, or its trained context is full
     stop: texts that end the reply; it ends before the first one that is complete
     allow_loops: go on when the reply loops
+    ignore_eos: the model cannot end the reply
     grammar: the grammar that the reply follows; None = a free reply
     logprobs: number of alternatives to record with each token; None = pieces are plain texts
     prompt_logprobs: the reply begins with the prompt's own tokens, each with the log probabilities of its place
@@ -121,6 +125,7 @@ class GenerationRequest:
     max_tokens: int | None = MAX_TOKENS
     stop: tuple[str, ...] = ()
     allow_loops: bool = False
+    ignore_eos: bool = False
     sampling: Sampling = field(default_factory=Sampling)
     grammar: Grammar | None = None
     logprobs: int | None = None
@@ -139,6 +144,8 @@ class GenerationRequest:
                 check_text(part)
         if self.max_tokens is not None and (isinstance(self.max_tokens, bool) or self.max_tokens < 0):
             raise ConfigError(f"max_tokens={self.max_tokens} is not possible; give at least 0, or None for any number")
+        if self.ignore_eos and self.max_tokens is None:
+            raise ConfigError("ignore_eos=True needs max_tokens, since nothing else ends the reply; give a number")
         for text in self.stop:
             if not isinstance(text, str) or not text:
                 raise ConfigError(f"stop={text!r} is not possible; give a text that is not empty")

@@ -122,15 +122,22 @@ class SamplerState:
 class Sampler:
     """A chain of llama.cpp samplers for one reply. It remembers the tokens that it chose. Close it when done."""
 
-    def __init__(self, sampling: Sampling, before: SamplerState | None = None) -> None:
-        """Make the chain. before: the state after the last reply, continued from if its sampling is equal."""
+    def __init__(
+        self, sampling: Sampling, before: SamplerState | None = None, forbidden: Sequence[int] = ()
+    ) -> None:
+        """Make the chain.
+
+        before: the state after the last reply, continued from if its sampling is equal
+        forbidden: tokens that are not chosen, whatever the sampling says of them
+        """
         if before is None or before.sampling != sampling:
             before = SamplerState(sampling, secrets.randbits(31) if sampling.seed is None else sampling.seed)
         self._before = before
         self._n_drawn = 0
         self._newest = deque(before.newest, maxlen=sampling.repeat_last + 1)
-        self._biased = np.array([token for token, _ in sampling.biases], np.int64)
-        self._biases = np.array([bias for _, bias in sampling.biases], np.float32)
+        biases = dict(sampling.biases) | dict.fromkeys(forbidden, -MAX_BIAS)
+        self._biased = np.fromiter(biases.keys(), np.int64)
+        self._biases = np.fromiter(biases.values(), np.float32)
         self._llama = library.bindings()
         self._chain = self._llama.llama_sampler_chain_init(self._llama.llama_sampler_chain_default_params())
         for stage in self._stages(sampling):

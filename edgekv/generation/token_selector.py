@@ -40,7 +40,8 @@ class TokenSelector:
         self._context = context
         self._reader = reader
         self._recorder = None if request.logprobs is None else _logprob_recorder(request.logprobs)
-        self._sampler = Sampler(request.sampling, before)
+        ends = context.model.ends if request.ignore_eos else ()
+        self._sampler = Sampler(request.sampling, before, ends)
 
     def next(self, row: int) -> int:
         """Choose the next token. row: its logits' row in the last batch. Raises GrammarError for a complex grammar."""

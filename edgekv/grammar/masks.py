@@ -77,8 +77,7 @@ class Vocabulary:
 
     def _made(self) -> Any:
         model = self._model
-        ends = [token for token in range(model.n_vocab) if model.is_end(token)]
-        is_end = set(ends)
+        ends, is_end = [*model.ends], {*model.ends}
         tokens = [
             (b"" if token in is_end else model.piece(token)) or CONTROL + model.piece(token, special=True)
             for token in range(model.n_vocab)

@@ -10,8 +10,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+import edgekv
+from edgekv.generation.request import MAX_TOKENS
 from edgekv.memory import process
 
+from .api.llama_completions import sampling_of
+from .api.openai_common import GenerationParams
 from .api_errors import ApiError
 from .state import ServerState, state_of
 
@@ -50,6 +54,21 @@ async def health(request: Request) -> Response:
     return JSONResponse({"status": "ok"})
 
 
+def _as_llama_cpp(state: ServerState) -> dict[str, Any]:
+    """Return what programs for llama.cpp's server look for. A context is as long as the trained one: cells are fewer."""
+    runtime, sampling = state.pool.runtime, GenerationParams().sampling()
+    plan = runtime.plan
+    return {
+        "model_alias": state.model_name,
+        "model_path": plan.model.name,
+        "total_slots": runtime.options.parallel,
+        "default_generation_settings": {"n_ctx": plan.n_ctx_train, "params": sampling_of(sampling, MAX_TOKENS)},
+        "chat_template": state.header.chat_template or "",
+        "modalities": {"vision": False, "audio": False},
+        "build_info": f"edgekv {edgekv.__version__}",
+    }
+
+
 async def props(request: Request) -> Response:
     state = state_of(request)
     runtime, settings = state.pool.runtime, state.settings
@@ -57,6 +76,7 @@ async def props(request: Request) -> Response:
     return JSONResponse(
         {
             "model": state.model_name,
+            **_as_llama_cpp(state),
             "ceiling_bytes": plan.ceiling_bytes,
             "planned_peak_bytes": plan.peak_bytes,
             "budget": plan.budget_cells,

@@ -12,17 +12,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 import edgekv
-from edgekv.models.header import Header, header_digest, read_header
+from edgekv.models.header import Header, header_digest
 
 from .state import ServerState, state_of
 
 API_VERSION = "0.9.6"  # the release of Ollama whose API this is; clients look at it before they use a feature
 NEVER = "9999-12-31T23:59:59Z"
-
-
-def _header(state: ServerState) -> Header:
-    runtime = state.pool.runtime
-    return read_header(runtime.plan.model) if runtime.options.isolated else runtime.model.header
 
 
 def _in_words(n: int) -> str:
@@ -60,7 +55,7 @@ def _named(state: ServerState, header: Header) -> dict[str, Any]:
 
 async def tags(request: Request) -> Response:
     state = state_of(request)
-    header = _header(state)
+    header = state.header
     return JSONResponse({"models": [_named(state, header) | {"modified_at": _began(state)}]})
 
 
@@ -68,12 +63,12 @@ async def ps(request: Request) -> Response:
     state = state_of(request)
     plan = state.pool.runtime.plan
     running = {"expires_at": NEVER, "size_vram": 0, "context_length": plan.n_ctx_train, "size": plan.peak_bytes}
-    return JSONResponse({"models": [_named(state, _header(state)) | running]})
+    return JSONResponse({"models": [_named(state, state.header) | running]})
 
 
 async def show(request: Request) -> Response:
     state = state_of(request)
-    header, plan = _header(state), state.pool.runtime.plan
+    header, plan = state.header, state.pool.runtime.plan
     has_tools = state.pool.chats and state.pool.runtime.options.grammars
     about = {key: value for key, value in header.metadata.items() if key != "tokenizer.chat_template"}
     return JSONResponse(

@@ -28,6 +28,7 @@ class ReplyRequest:
     max_tokens: longest reply; None = until the model ends it
     longest_s: seconds for the reply after its first token; it ends then, but not within its first line; None = any
     stop: texts that end the reply
+    ignore_eos: neither the model nor a loop ends the reply
     echo: the reply begins with the prompt
     n_choices: replies that its body asks for, whose log probabilities are held together
     n_logprobs: alternatives to tell with each token, with their log probabilities; None = tell nothing
@@ -49,6 +50,7 @@ class ReplyRequest:
     max_tokens: int | None = MAX_TOKENS
     longest_s: float | None = None
     stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
     echo: bool = False
     n_choices: int = 1
     n_logprobs: int | None = None

@@ -89,6 +89,8 @@ class Replier:
             shared=n_shared,
             max_tokens=request.max_tokens,
             stop=request.stop,
+            ignore_eos=request.ignore_eos,
+            allow_loops=request.ignore_eos,
             sampling=request.sampling,
             json_schema=request.json_schema,
             grammar=request.grammar,

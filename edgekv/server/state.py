@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
+from edgekv.models.header import Header, read_header
+
 from .admission import MemoryBudget
 from .metrics import Metrics
 from .scheduler import RequestQueue
@@ -25,6 +27,12 @@ class ServerState:
     memory: MemoryBudget
     model_name: str
     started: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def header(self) -> Header:
+        """The header of the model's file."""
+        runtime = self.pool.runtime
+        return read_header(runtime.plan.model) if runtime.options.isolated else runtime.model.header
 
 
 def state_of(request: Request) -> ServerState:

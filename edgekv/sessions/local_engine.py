@@ -100,6 +100,11 @@ class LocalEngine(Opened):
         """Return the text of tokens. Raises InputError for ids that the vocabulary lacks."""
         return "".join(self.loaded.model.text(check_ids(tokens, self.loaded.model.n_vocab)))
 
+    def pieces_of(self, tokens: Sequence[int]) -> list[bytes]:
+        """Return the bytes of each token. Raises InputError for ids that the vocabulary lacks."""
+        model = self.loaded.model
+        return [model.piece(token, special=True) for token in check_ids(tokens, model.n_vocab)]
+
     def count(self, request: GenerationRequest) -> int:
         """Return the number of tokens of a history. Raises InputError."""
         return HistoryPrompt(request, self.loaded.model).prompt().count()

@@ -138,6 +138,9 @@ class Engine(Protocol):
     def text_of(self, tokens: Sequence[int]) -> str:
         """Return the text of tokens. Raises InputError for ids that the vocabulary lacks."""
 
+    def pieces_of(self, tokens: Sequence[int]) -> list[bytes]:
+        """Return the bytes of each token. Raises InputError for ids that the vocabulary lacks."""
+
     def count(self, request: GenerationRequest) -> int:
         """Return the number of tokens of a history. Raises InputError."""
 

@@ -66,7 +66,7 @@ class WorkerEngine(_Forwarding, Opened):
     """An `Engine` in a worker process. Raises the errors of `LocalEngine`, and WorkerError."""
 
     methods = frozenset(
-        {"tokenize", "text_of", "count", "prompt_text", "reply_opening", "store_history", "forget_history"}
+        {"tokenize", "text_of", "pieces_of", "count", "prompt_text", "reply_opening", "store_history", "forget_history"}
     )
 
     def __init__(self, path: Path, request: Request) -> None:

@@ -155,6 +155,22 @@ def test_a_reply_ends_before_a_stop_text(runtime):
         assert session.stats.finish_reason != "stop"
 
 
+def test_the_model_cannot_end_a_reply_that_ignores_its_end(runtime, local_runtime):
+    def ended(**options):
+        ends = dict.fromkeys(local_runtime.model.ends, 1000.0)
+        with runtime.session() as session:
+            text = reply(session, allow_loops=True, sampling=Sampling(logit_bias=ends), **options)
+            return text, session.stats.finish_reason, session.stats.generated_tokens
+
+    assert ended() == ("", "end", 0)
+    text, *how = ended(ignore_eos=True)
+    assert how == ["length", 40]
+    before, reason, _ = ended(ignore_eos=True, stop=text[10:13])
+    assert (before, reason) == (text[: text.index(text[10:13])], "stop")
+    with pytest.raises(edgekv.ConfigError, match="ignore_eos=True needs max_tokens"):
+        ended(ignore_eos=True, max_tokens=None)
+
+
 def test_what_ends_a_reply_is_checked(runtime):
     with runtime.session() as session:
         for say in (session.chat, session.ask, session.generate):

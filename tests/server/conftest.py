@@ -57,3 +57,4 @@ def ask(server):
 def talkative(monkeypatch):
     """Random weights may end a reply at any token; here none does."""
     monkeypatch.setattr(Model, "is_end", lambda model, token: False)
+    monkeypatch.setattr(Model, "ends", property(lambda model: ()))  # not what the model keeps

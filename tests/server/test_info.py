@@ -61,9 +61,14 @@ def test_half_a_character_is_told_in_plain_words(ask):
     assert "half of a character" in refused.json()["error"]["message"]
 
 
-def test_pieces_are_refused_by_name(ask):
-    refused = ask("/tokenize", {"content": "x", "with_pieces": True})
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "with_pieces")
+def test_tokens_with_their_texts(ask):
+    text = "The capital \u5abd \U0001f917<|im_end|>"
+    plain = ask("/tokenize", {"content": text, "parse_special": True}).json()["tokens"]
+    found = ask("/tokenize", {"content": text, "parse_special": True, "with_pieces": True}).json()["tokens"]
+    assert [token["id"] for token in found] == plain
+    pieces = [token["piece"] for token in found]
+    assert b"".join(piece.encode() if isinstance(piece, str) else bytes(piece) for piece in pieces) == text.encode()
+    assert {type(piece) for piece in pieces} == {str, list}
 
 
 def test_a_tokenizer_as_lm_eval_asks_for_it(ask):
@@ -104,4 +109,6 @@ def test_health_and_props(ask, server):
     assert props.json()["budget"] == 64
     assert props.json()["ceiling_bytes"] == 4 << 30
     assert props.json()["policy"] == "keydiff"
+    assert props.json()["total_slots"] == 1
+    assert props.json()["default_generation_settings"]["params"]["n_predict"] == 1024
     assert str(server.state.pool.runtime.plan.model.parent) not in props.text

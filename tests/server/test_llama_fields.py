@@ -88,7 +88,7 @@ def test_values_that_turn_samplers_off_are_taken(ask):
     for off in ({"top_k": -1}, {"top_p": 1.5}, {"top_k": -1, "top_p": 3, "min_p": 0}):
         on = {name: 0 if name == "top_k" else min(value, 1) for name, value in off.items()}
         assert text_of(reply(ask, **off)) == text_of(reply(ask, **on))
-    neutral = {"mirostat": 0, "typical_p": 1.0, "dry_multiplier": 0, "samplers": [], "ignore_eos": False}
+    neutral = {"mirostat": 0, "typical_p": 1.0, "dry_multiplier": 0, "samplers": []}
     assert text_of(reply(ask, **neutral)) == text_of(reply(ask))
 
 
@@ -103,6 +103,19 @@ def test_a_bias_forces_and_forbids_tokens(ask):
     banned = [[token, False], [token + 1, 99]]
     assert text_of(reply(ask, TEXT, **body, logit_bias=forced)) == 4 * said
     assert said not in text_of(reply(ask, TEXT, **body, logit_bias=banned))
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+def test_the_model_and_loops_end_no_reply_that_ignores_eos(ask, server, path):
+    ends = {str(token): 1000 for token in server.state.pool.runtime.model.ends}
+    body = {"temperature": 0, "repeat_penalty": 1, "max_tokens": 90, "logit_bias": ends}
+    assert reply(ask, path, **body)["choices"][0]["finish_reason"] == "stop"
+    whole = reply(ask, path, **body, ignore_eos=True)
+    assert (whole["choices"][0]["finish_reason"], whole["usage"]["completion_tokens"]) == ("length", 90)
+    assert text_of(reply(ask, path, **body, ignore_eos=True, grammar=GRAMMAR)).startswith(("yes", "no, "))
+    endless = body | {"max_tokens": -1, "ignore_eos": True}
+    refused = ask(path, {"messages": ASKED} | endless if path == CHAT else {"prompt": "It is"} | endless)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "ignore_eos")
 
 
 @pytest.mark.usefixtures("talkative")

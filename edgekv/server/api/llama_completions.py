@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from edgekv.generation.logprobs import Packed, Token, TokenLogprob, unpacked
+from edgekv.generation.sampler import Sampling
 from edgekv.server.api_errors import unsupported
 from edgekv.server.json_stream import LazyList, Parts, sse_event
 from edgekv.server.reply_request import Ended, Event, Piece, ReplyRequest
@@ -166,18 +167,26 @@ class LlamaRenderer:
 
     def _settings(self) -> dict[str, Any]:
         """Return how the reply was generated, by llama.cpp's names."""
-        request, sampling = self._request, self._request.sampling
-        penalties = ("repeat_penalty", "presence_penalty", "frequency_penalty")
-        names = ("seed", "temperature", "top_k", "top_p", "min_p", *penalties)
-        longest = -1 if request.max_tokens is None else request.max_tokens
-        return {name: getattr(sampling, name) for name in names} | {
-            "repeat_last_n": sampling.repeat_last,
-            "n_predict": longest,
-            "max_tokens": longest,
+        request = self._request
+        return sampling_of(request.sampling, request.max_tokens) | {
             "stop": list(request.stop),
+            "ignore_eos": request.ignore_eos,
             "n_probs": self._body.n_probs,
             "stream": self._body.streams,
         }
+
+
+def sampling_of(sampling: Sampling, max_tokens: int | None) -> dict[str, Any]:
+    """Return a sampling and the longest reply by llama.cpp's names."""
+    penalties = ("repeat_penalty", "presence_penalty", "frequency_penalty")
+    names = ("seed", "temperature", "top_k", "top_p", "min_p", *penalties)
+    longest = -1 if max_tokens is None else max_tokens
+    return {name: getattr(sampling, name) for name in names} | {
+        "repeat_last_n": sampling.repeat_last,
+        "n_predict": longest,
+        "max_tokens": longest,
+        "logit_bias": [{"token": token, "bias": bias} for token, bias in sampling.biases],
+    }
 
 
 def _told(token: Token) -> dict[str, Any]:

@@ -19,7 +19,6 @@ TURNED_OFF: dict[str, Any] = {
     "xtc_probability": 0,
     "dry_multiplier": 0,
     "dynatemp_range": 0,
-    "ignore_eos": False,
     "samplers": [],
     "lora": [],
     "chat_template_kwargs": {},
@@ -29,6 +28,7 @@ TURNED_OFF: dict[str, Any] = {
 class LlamaFields(Body):
     """Fields of every endpoint.
 
+    ignore_eos: neither the model nor a loop ends the reply; it needs a length
     grammar: in GBNF; json_schema: a schema that the reply must fit
     t_max_predict_ms: milliseconds for the reply after its first token; 0 or less = any
     """

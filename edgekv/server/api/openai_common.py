@@ -120,11 +120,15 @@ class GenerationParams(LlamaFields):
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         given = [most for most in (max_tokens, self.max_tokens, self.n_predict) if most is not None]
         longest = given[0] if given else MAX_TOKENS
+        if self.ignore_eos and longest == -1:
+            what = "ignore_eos needs a length, since nothing else ends the reply; give max_tokens"
+            raise ApiError(400, "invalid_value", what, param="ignore_eos")
         return {
             "sampling": self.sampling(),
             "max_tokens": None if longest == -1 else longest,
             "longest_s": self.longest_s,
             "stop": stop,
+            "ignore_eos": bool(self.ignore_eos),
             "focus": tuple(focus) if isinstance(focus, list) else focus,
             "on_overflow": self.edgekv.on_overflow,
             "coverage": self.edgekv.coverage,

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AliasChoices, Field
 
 from edgekv.runtime import Runtime
-from edgekv.server.api_errors import ApiError, unsupported
+from edgekv.server.api_errors import ApiError
 
 from .body import MAX_VALUES, Body, Text
 from .endpoint import Query, Work
 
 TOKEN_BYTES = 40  # bytes of a token in a list
+PIECE_BYTES = 400  # of one with its text
 
 
 class TextBody(Body):
-    """A text. add_special: add the tokens that the model wants before it; parse_special: read control tokens
+    """A text.
+
+    add_special: add the tokens that the model wants before it; parse_special: read control tokens
+    with_pieces: tell the text of each token, or the bytes of one that is a part of a character
 
     The first names are those of llama.cpp's server, the second those of vLLM's, which lm-eval asks for.
     """
@@ -35,17 +39,28 @@ class TokensBody(Body):
 
 def tokenize(body: TextBody) -> Work:
     """Return the tokenising of a text. Raises ApiError for one that is too long."""
-    if body.with_pieces:
-        raise unsupported("with_pieces", "with_pieces is not possible; /detokenize gives the text of tokens")
     n_bytes = len(body.content.encode())  # a token stands for one of them, or for several
     if n_bytes > MAX_VALUES:
         what = f"content has {n_bytes} bytes, but at most {MAX_VALUES} are taken; send it in parts"
         raise ApiError(400, "invalid_value", what, param="content")
     begin, special = body.add_special, body.parse_special
-    return Work(
-        TOKEN_BYTES * n_bytes,
-        lambda runtime: {"tokens": runtime.tokenize(body.content, begin=begin, special=special)},
-    )
+
+    def tokens(runtime: Runtime) -> dict[str, Any]:
+        found = runtime.tokenize(body.content, begin=begin, special=special)
+        if not body.with_pieces:
+            return {"tokens": found}
+        pieces = runtime.pieces_of(found)
+        return {"tokens": [{"id": token, "piece": _told(piece)} for token, piece in zip(found, pieces, strict=True)]}
+
+    return Work((PIECE_BYTES if body.with_pieces else TOKEN_BYTES) * n_bytes, tokens)
+
+
+def _told(piece: bytes) -> str | list[int]:
+    """Return a token's text; for a part of a character its bytes."""
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return [*piece]
 
 
 def detokenize(body: TokensBody) -> Work:
