@@ -100,11 +100,12 @@ def test_tools_and_their_results_are_read(ask):
 
 def test_calls_of_tools_are_told_as_objects():
     call, told = ToolCall("1", "weather", '{"city": "Oslo"}'), {"name": "weather", "arguments": {"city": "Oslo"}}
+    told = {"id": "1", "function": told}
     renderer = Lines("model", is_chat=True, hides_thoughts=False, not_applied=[])
     (line,) = renderer.stream(call)
-    assert json.loads(line)["message"] == {"role": "assistant", "content": "", "tool_calls": [{"function": told}]}
+    assert json.loads(line)["message"] == {"role": "assistant", "content": "", "tool_calls": [told]}
     renderer.add(call)
-    assert renderer.whole()["message"]["tool_calls"] == [{"function": told}]
+    assert renderer.whole()["message"]["tool_calls"] == [told]
 
 
 @pytest.mark.usefixtures("talkative")

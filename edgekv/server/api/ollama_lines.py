@@ -111,7 +111,7 @@ class Lines:
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
-    return {"function": {"name": call.name, "arguments": json.loads(call.arguments)}}
+    return {"id": call.id, "function": {"name": call.name, "arguments": json.loads(call.arguments)}}
 
 
 def _line(fields: dict[str, Any]) -> Iterator[bytes]:
