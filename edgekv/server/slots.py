@@ -33,13 +33,17 @@ def n_slots(model: str | os.PathLike[str] | None, most: int, **options: Any) -> 
     except ConfigError:  # also for what makes sense nowhere, which the runtime says
         return 1
     alone = edgekv.plan(model, **options | {"parallel": 1})
+    enough = min(alone.budget_cells, ENOUGH_CELLS)
+    # at most what a plan could still give to cells: it takes half a second, and most are refused by this alone
+    spare = alone.ceiling_bytes - alone.peak_bytes + alone.parts.compute + alone.parts.workspace
     for n in choices:
+        if (n * enough - alone.budget_cells) * alone.cell_bytes > spare:
+            continue
         try:
             plan = edgekv.plan(model, **options | {"parallel": n})
         except (CeilingError, ConfigError, UnsupportedModelError):  # no room, or nothing that so many can share
             continue
-        has_cells = plan.budget_cells >= min(alone.budget_cells, ENOUGH_CELLS)
-        if has_cells and _reading(plan) == _reading(alone):
+        if plan.budget_cells >= enough and _reading(plan) == _reading(alone):
             return n
     return 1
 

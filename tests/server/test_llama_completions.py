@@ -108,6 +108,7 @@ def test_fields_of_the_answer_can_be_chosen(ask):
     found = reply(ask, TEXT, prompt="It is", response_fields=wanted)
     assert set(found) == {"content", "timings/predicted_n", "generation_settings/n_predict"}
     assert (found["timings/predicted_n"], found["generation_settings/n_predict"]) == (12, 12)
+    assert "timings" in ask("/completion", {"prompt": "It is", "n_predict": 1, "response_fields": []}).json()
     assert set(events(ask, TEXT, prompt="It is", response_fields=["stop"])[-1]) == {"stop"}
 
 

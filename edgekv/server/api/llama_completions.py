@@ -28,7 +28,7 @@ class LlamaParams(GenerationParams):
     """Fields of both endpoints.
 
     n_probs: alternatives to tell with each token; return_tokens: tell the ids of the reply's tokens
-    response_fields: the fields of the answer, or paths to them such as "timings/predicted_ms"; None = all
+    response_fields: the fields of the answer, or paths to them such as "timings/predicted_ms"; none = all
     not_applied: names of fields that change nothing here; the answer tells which of them came
     """
 
@@ -151,7 +151,7 @@ class LlamaRenderer:
             "timings": timings_of(usage),
             "edgekv": about,
         } | self._of_tokens(tokens)
-        if self._body.response_fields is not None:
+        if self._body.response_fields:
             found = {path: value for path in self._body.response_fields for value in _at(found, path)}
         self._whole.append(found)
         self._begin()
