@@ -47,7 +47,7 @@ OF_MODELS = ("--hf-repo", "--hf-file", "--model-url", "--mmproj-url", "--model",
 MEMORY = "512MiB"
 LONGEST = 64  # tokens of a reply that names no length: the tests give llama-server this default
 LENGTHS = ("n_predict", "max_tokens", "max_completion_tokens", "max_output_tokens")
-SECONDS = 120  # for a test
+SECONDS = 120  # the most that one test may take
 
 
 def stand_in(server: str, model: str, given: Sequence[str]) -> list[str]:

@@ -122,9 +122,7 @@ class SamplerState:
 class Sampler:
     """A chain of llama.cpp samplers for one reply. It remembers the tokens that it chose. Close it when done."""
 
-    def __init__(
-        self, sampling: Sampling, before: SamplerState | None = None, forbidden: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, sampling: Sampling, before: SamplerState | None = None, forbidden: Sequence[int] = ()) -> None:
         """Make the chain.
 
         before: the state after the last reply, continued from if its sampling is equal

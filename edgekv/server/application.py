@@ -61,6 +61,8 @@ ENDPOINTS: tuple[Endpoint[Any], ...] = (
 )
 QUERIES: tuple[Query[Any], ...] = (
     messages.counting,
+    responses.counting,
+    templating.counting,
     tokenization.tokenizing,
     tokenization.detokenizing,
     templating.applying,

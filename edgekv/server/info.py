@@ -55,7 +55,7 @@ async def health(request: Request) -> Response:
 
 
 def _as_llama_cpp(state: ServerState) -> dict[str, Any]:
-    """Return what programs for llama.cpp's server look for. A context is as long as the trained one: cells are fewer."""
+    """Return what programs for llama.cpp's server look for. Its context is the trained one, though cells are fewer."""
     runtime, sampling = state.pool.runtime, GenerationParams().sampling()
     plan = runtime.plan
     return {

@@ -99,6 +99,8 @@ def test_the_text_that_a_conversation_is_read_as(ask):
     tokens = ask("/tokenize", {"content": plain, "parse_special": True}).json()["tokens"]
     counted = ask("/v1/messages/count_tokens", {"messages": HELLO}).json()["input_tokens"]
     assert counted - 1 <= len(tokens) <= counted  # a first token may come before the text
+    for path, talk in (("/chat/completions", {"messages": HELLO}), ("/v1/responses", {"input": HELLO})):
+        assert ask(f"{path}/input_tokens", talk | {"model": "any"}).json()["input_tokens"] == counted
     refused = ask("/apply-template", {"messages": [{"role": "user"}]})
     assert refused.json()["error"]["param"] == "messages.0.content"
 

@@ -43,6 +43,7 @@ BODIES = {
     "/api/generate": {"prompt": "One", "system": "Briefly.", "raw": False, "options": {"num_predict": 2, "seed": 1}},
     "/apply-template": {"messages": TALK, "tools": [{"type": "function", "function": {"name": "f"}}]},
     "/v1/messages/count_tokens": {"messages": TALK, "system": "Briefly."},
+    "/v1/responses/input_tokens": {"input": TALK, "instructions": "Briefly."},
 }
 VALUES = [
     *(

@@ -20,7 +20,7 @@ def of(reply):
     return reply["message"]["content"] if "message" in reply else reply["response"]
 
 
-# as Ollama: the request, and the status
+# the request and the status, which are as Ollama has them
 SAME = {
     "chat: think set to false": (CHAT, {"messages": [HELLO], "think": False}, 200),
     "chat: messages": (CHAT, {"messages": [HELLO]}, 200),

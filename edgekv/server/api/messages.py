@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from edgekv.prompt.text import PARAGRAPH
-from edgekv.server.admission import request_bytes
 from edgekv.server.reply_request import ReplyRequest
 from edgekv.server.server_settings import Settings
 
 from .body import Body, Text
+from .counting import token_count
 from .endpoint import Endpoint, Query, Work
 from .message_events import MessageEvents, Thoughts, error_body
 from .message_parts import call_of, function_of, in_turn, missing, unreadable
@@ -232,9 +232,7 @@ def render(body: MessagesBody, _request: ReplyRequest, model: str) -> MessageEve
 
 def count_tokens(body: Conversation) -> Work:
     """Return the counting of a conversation's tokens. Raises ApiError for what cannot be read here."""
-    read, tools = messages_of(body), tools_of(body)
-    n_bytes = request_bytes(ReplyRequest(messages=read, tools=tools))
-    return Work(n_bytes, lambda runtime: {"input_tokens": runtime.count_tokens(read, tools=tools)})
+    return token_count(messages_of(body), tools_of(body))
 
 
 endpoint = Endpoint("/v1/messages", MessagesBody, parse, render, error_body=error_body, ping=PING)

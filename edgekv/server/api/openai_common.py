@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+import edgekv
 from edgekv.generation.request import MAX_TOKENS
 from edgekv.generation.sampler import MAX_REPEAT_LAST, MAX_SEED, Sampling
 from edgekv.server.api_errors import ApiError, unsupported
@@ -235,6 +236,7 @@ class ChoiceRenderer:
             "object": kind,
             "created": int(time.time()),
             "model": model,
+            "system_fingerprint": f"edgekv-{edgekv.__version__}",
         }
         self._with_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         self._n_choices = body.n_choices

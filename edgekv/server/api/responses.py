@@ -1,4 +1,4 @@
-"""POST /v1/responses: OpenAI's Responses, in text."""
+"""POST /v1/responses and /v1/responses/input_tokens: OpenAI's Responses, in text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from edgekv.server.server_settings import Settings
 from edgekv.server.spill import LONG_CHARS
 
 from .body import Body, Text
-from .endpoint import Endpoint
+from .counting import token_count
+from .endpoint import Endpoint, Query, Work
 from .message_parts import call_of, function_of, in_turn, missing, text_of_file, unreadable
 from .openai_common import GenerationParams
 from .response_events import ResponseEvents
@@ -133,12 +134,21 @@ def parse(body: ResponsesBody, settings: Settings) -> ReplyRequest:
     reply_request = ReplyRequest(
         messages=in_turn(_messages(body)),
         n_logprobs=(body.top_logprobs or 0) if wants_logprobs else None,
-        tools=tuple(_function(tool, f"tools.{i}") for i, tool in enumerate(body.tools or ())),
+        tools=_tools(body),
         tool_choice=_choice(body.tool_choice),
         parallel_tool_calls=body.parallel_tool_calls is not False,
         **body.arguments(settings, body.max_output_tokens, own_form="text.format", schema=schema),
     )
     return replace(reply_request, on_overflow="error") if body.truncation == "disabled" else reply_request
+
+
+def count_tokens(body: ResponsesBody) -> Work:
+    """Return the counting of the tokens of a body's conversation. Raises ApiError for what cannot be read here."""
+    return token_count(in_turn(_messages(body)), _tools(body), object="response.input_tokens")
+
+
+def _tools(body: ResponsesBody) -> tuple[dict[str, Any], ...]:
+    return tuple(_function(tool, f"tools.{i}") for i, tool in enumerate(body.tools or ()))
 
 
 def _function(tool: Function, param: str) -> dict[str, Any]:
@@ -256,3 +266,4 @@ def render(body: ResponsesBody, reply_request: ReplyRequest, model: str) -> Resp
 
 
 endpoint = Endpoint("/v1/responses", ResponsesBody, parse, render)
+counting = Query("/v1/responses/input_tokens", ResponsesBody, count_tokens)

@@ -13,7 +13,7 @@ from .body import MAX_VALUES, Body, Text
 from .endpoint import Query, Work
 
 TOKEN_BYTES = 40  # bytes of a token in a list
-PIECE_BYTES = 400  # of one with its text
+PIECE_BYTES = 400  # bytes of a token with its text
 
 
 class TextBody(Body):
