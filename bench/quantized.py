@@ -19,7 +19,7 @@ from edgekv.binding.library import bindings
 from edgekv.errors import NativeError
 from edgekv.testing.models.shapes import SHAPES, make_shape
 
-TYPES = {"Q4_0": 2, "Q8_0": 7, "Q4_K_M": 15}  # enum llama_ftype
+TYPES = {"Q4_0": 2, "Q8_0": 7, "Q4_K_M": 15, "Q5_K_M": 17}  # enum llama_ftype
 
 
 def quantized_shape(name: str, quantization: str) -> Path:

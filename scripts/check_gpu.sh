@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Build the library with CUDA, and on a machine with a GPU run the tests and the table of docs/devices.md there.
-#   scripts/check_gpu.sh build [BUILD_DIR] [CUDA_ARCHITECTURE]   needs no GPU, and takes an hour on two cores
+#   scripts/check_gpu.sh build [BUILD_DIR] [CUDA_ARCHITECTURE]   needs no GPU, and takes hours on two cores
 #   scripts/check_gpu.sh run [BUILD_DIR] [BOOK]                  needs a GPU, and takes under ten minutes
 # The compiler and its libraries come from a package index, so nothing of CUDA need be installed; a GPU's driver must be.
 # BUILD_DIR is build/cuda, and may be built elsewhere. One architecture keeps it short: 80 is an A100, 89 an RTX 4090,

@@ -30,7 +30,7 @@ int main(int argc, char ** argv) {
             if (argc > 1 && std::strcmp(argv[1], "all") != 0 && std::strcmp(argv[1], ggml_type_name(type->type)) != 0) {
                 continue;
             }
-            for (const int64_t n_columns : { 512, 128, 32, 27, 8 }) {
+            for (const int64_t n_columns : { 512, 128, 32, 27, 8, 4, 3, 2, 1 }) {
                 MeasuredProduct     product(type->type, depth, n_rows, n_columns, n_experts, n_chosen);
                 std::vector<double> before, after, limits;
                 for (int turn = 0; turn < n_turns; ++turn) {

@@ -4,6 +4,8 @@
 
 #include "matmul/panel.h"
 
+#include <type_traits>
+
 namespace edgekv {
 
 namespace {
@@ -22,15 +24,15 @@ inline __m256i in_their_order(__m256i eight) { return _mm256_permutevar8x32_epi3
 
 // ---- rows that lie one after the other ----
 
-// Scales of a block's parts, and what is added for its minima or its offset.
-struct FewQ4_K {
-    using Block = block_q4_K;
+// Scales of a block's parts, and what is added for its minima or its offset. For Q4_K and Q5_K, which begin alike.
+template <typename Super> struct FewMinima {
+    using Block = Super;
 
     uint8_t scales[8];
     __m256  minima; // in the order of second_members
     float   delta;
 
-    explicit FewQ4_K(const Block & block) {
+    explicit FewMinima(const Block & block) {
         const __m128i bytes = sixes_of(block.scales);
         std::memcpy(scales, &bytes, sizeof(scales));
         int32_t two;
@@ -43,7 +45,12 @@ struct FewQ4_K {
 
     static __m256i codes(const Block & block, size_t part) {
         const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(block.qs) + part / 2);
-        return part % 2 == 0 ? low_half(both) : high_half(both);
+        const __m256i low  = part % 2 == 0 ? low_half(both) : high_half(both);
+        if constexpr (std::is_same_v<Block, block_q5_K>) {
+            const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(block.qh));
+            return _mm256_or_si256(low, upper_bits<1>(bits, static_cast<int>(part)));
+        }
+        return low;
     }
 
     __m256i scale(size_t part) const { return _mm256_set1_epi16(scales[part]); }
