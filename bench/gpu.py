@@ -9,7 +9,8 @@ MiB, and "staged" the layers whose rows had to come to the host for it. "host" i
 what the plan names for the device.
 
 Predicted before the first run on a GPU, default model: reading 1.0 of llama.cpp at 1,000 tokens and 1.2 at 8,000,
-generating 1.0 and 1.3, since attention then reads 1,024 cells in place of 8,000; crossed at most 0.2 MiB; nothing staged.
+generating 1.0 and 1.3, since attention then reads 1,024 cells in place of 8,000; crossed at most 0.2 MiB; nothing
+staged.
 
     python bench/gpu.py --book BOOK
     python bench/gpu.py --book BOOK --layers 0    # the same on the processor, to try the program
@@ -110,8 +111,10 @@ def main() -> None:
         programs.print_pairs(("llama.cpp", "edgekv"), pairs, PREDICTED, {"host": programs.MIB})
         last = pairs[-1][1]
         device, crossed = (last[name] / programs.MIB for name in ("device", "crossed"))
-        print(f"edgekv: device {device:.0f} MiB, {last['evictions']} evictions, {crossed:.2f} MiB crossed by each, "
-              f"{last['staged']} layers staged")
+        print(
+            f"edgekv: device {device:.0f} MiB, {last['evictions']} evictions, {crossed:.2f} MiB crossed by each, "
+            f"{last['staged']} layers staged"
+        )
         figures[n_tokens] = [{"llama.cpp": theirs, "edgekv": mine} for theirs, mine in pairs]
     programs.write_json(options.json, figures)
 
