@@ -85,6 +85,10 @@ def common(
         str,
         typer.Option(help="Say several tokens with one decode where the text suggests them: auto, if it pays; off."),
     ] = "off",
+    chat_template: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Template in Jinja for messages. Default: the one that the model carries."),
+    ] = None,
     allow_beyond_trained: Annotated[
         bool, typer.Option("--allow-beyond-trained", help="Read past the trained context without repositioning.")
     ] = False,

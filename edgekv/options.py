@@ -77,6 +77,7 @@ class Options:
     reposition: turn kept keys to adjacent RoPE positions, so that a text may be longer than the trained context:
         "auto" = if a text is longer than half of it, "always" = at every eviction, "never"
     prompt_lookup: "auto" = decode several tokens at once if the text suggests them and that pays, "off"
+    chat_template: file of a template in Jinja that messages are read in; None = the one that the model carries
     grammars: replies may follow a grammar or a JSON schema; the plan counts the memory for that
     allow_beyond_trained: feed positions past the trained context if keys are not repositioned
     repack: keep weights in the processor's own order, if that is faster
@@ -114,6 +115,7 @@ class Options:
     probe_tokens: int = 64
     reposition: str = "auto"
     prompt_lookup: str = "off"
+    chat_template: str | os.PathLike[str] | None = None
     grammars: bool = False
     allow_beyond_trained: bool = False
     repack: bool = False
@@ -160,8 +162,9 @@ class Options:
         object.__setattr__(self, "n_threads", default_threads() if self.threads is None else self.threads)
         object.__setattr__(self, "swap_memory_bytes", _size_or_none(self.swap_memory))
         object.__setattr__(self, "swap_dir_bytes", _size_or_none(self.swap_bytes))
-        if self.swap_dir is not None:  # a worker runs in its host's folder
-            object.__setattr__(self, "swap_dir", os.path.abspath(self.swap_dir))
+        for name in ("swap_dir", "chat_template"):  # a worker runs in a folder of its own
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, os.path.abspath(getattr(self, name)))
         _in_range("block", self.block, 1, 4096)
         _in_range("ubatch", self.n_ubatch, 1, self.block)
         _in_range("threads", self.n_threads, 1, 512)

@@ -20,6 +20,8 @@ from .errors import ConfigError, ModelNotFoundError, SessionError
 from .generation.request import Logging, check_text
 from .memory.sizes import parse_size
 from .models.catalog import find_model, is_remote
+from .models.chat_template import with_template
+from .models.header import Header, read_header
 from .planning.alternatives import Survey
 from .planning.choice import Request
 from .planning.plan import Plan
@@ -257,6 +259,16 @@ class Runtime:
     def model(self) -> Model:
         """The loaded model. Raises ConfigError in an isolated runtime, as do `context`, `block_loop` and `guard`."""
         return self._local().model
+
+    @property
+    def header(self) -> Header:
+        """The header of the model's file, with the chat template of the options.
+
+        Raises ModelError or ConfigError if an isolated runtime can no longer read these files.
+        """
+        if self.worker_pid is None:
+            return self.model.header
+        return with_template(read_header(self.plan.model), self.options.chat_template)
 
     @property
     def context(self) -> Context:

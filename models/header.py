@@ -23,7 +23,9 @@ from .metadata import TOKENS_KEY, Metadata, Scalar, read_metadata
 from .stream import Stream
 from .tokenizer import check_tokenizer
 
-__all__ = ["Header", "TensorInfo", "header_digest", "parse_header", "read_header"]
+__all__ = ["TEMPLATE_KEY", "Header", "TensorInfo", "header_digest", "parse_header", "read_header"]
+
+TEMPLATE_KEY = "tokenizer.chat_template"
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -123,7 +125,7 @@ class Header:
 
     @property
     def chat_template(self) -> str | None:
-        template = self.metadata.get("tokenizer.chat_template")
+        template = self.metadata.get(TEMPLATE_KEY)
         return template if isinstance(template, str) else None
 
     def _size(self, name: str) -> int | None:

@@ -43,6 +43,7 @@ LEFT_OUT = {
     "vision_api": "images",
 }
 TRANSLATED = {"--port": "--port", "--api-key": "--api-key", "--alias": "--name", "--parallel": "--parallel"}
+TRANSLATED |= {"--chat-template-file": "--chat-template"}
 OF_MODELS = ("--hf-repo", "--hf-file", "--model-url", "--mmproj-url", "--model", "--model-draft")
 MEMORY = "512MiB"
 LONGEST = 64  # tokens of a reply that names no length: the tests give llama-server this default

@@ -22,7 +22,6 @@ from edgekv.cli.shared_options import Raw, System, opened, with_common_options
 from edgekv.cli.wording import worded
 from edgekv.generation.reasoning import opens_reasoning
 from edgekv.generation.request import INSTRUCTION
-from edgekv.models import read_header
 from edgekv.prompt.spool import spooled
 from edgekv.store.ownership import Ownership
 from edgekv.store.session_names import path_of, saved_names
@@ -189,5 +188,4 @@ def _thinks(rt: edgekv.Runtime) -> bool:
     """Return True if the model's chat template begins every reply with reasoning."""
     from edgekv.prompt.template import opens_with  # the runtime has imported it
 
-    header = rt.model.header if rt.worker_pid is None else read_header(rt.plan.model)
-    return opens_reasoning(opens_with(header.chat_template or ""))
+    return opens_reasoning(opens_with(rt.header.chat_template or ""))

@@ -126,6 +126,7 @@ def _described(model: Path, options: Options) -> dict[str, Any]:
         "focus_policy": options.parsed_focus.spec if options.focus else None,
         **{name: getattr(options, name) for name in NAMED},
         **({"tensor_split": list(options.split)} if options.split else {}),
+        **({"chat_template": fingerprint(Path(options.chat_template))} if options.chat_template else {}),
         **({"parallel": options.parallel} if options.parallel > 1 else {}),  # larger steps round in another way
     }
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from edgekv.errors import EdgeKVError, InvalidModelError, UnsupportedModelError
 from edgekv.memory import process
+from edgekv.models.chat_template import with_template
 from edgekv.models.header import Header, read_header
 from edgekv.options import KV_TYPES, MOST_DEVICES, Options
 
@@ -25,13 +26,14 @@ class Model:
     """A loaded GGUF model, or with `no_alloc` only its metadata and vocabulary. Close it, or use it in `with`.
 
     header: the header of the file, if the caller has just read it; None = read it
-    Raises ModelError for a file that is missing, broken, or that edgekv cannot run.
+    Raises ModelError for a file that is missing, broken, or that edgekv cannot run, and ConfigError for a chat template
+    that cannot be read.
     """
 
     def __init__(self, path: Path, options: Options, *, header: Header | None = None, no_alloc: bool = False) -> None:
         self._llama: Any = None
         self.path = path
-        self.header: Header = read_header(path) if header is None else header
+        self.header: Header = with_template(read_header(path), options.chat_template) if header is None else header
         llama = library.bindings()
         llama.llama_backend_init()
         params = llama.llama_model_default_params()

@@ -18,7 +18,7 @@ from edgekv.models.header import header_digest
 from edgekv.options import Options
 from edgekv.planning.estimate import checked_params
 from edgekv.planning.plan import Plan
-from edgekv.prompt.template import rehearse
+from edgekv.prompt.template import check_template, rehearse
 from edgekv.warmup import register_warmup
 
 from .block_loop import ALONE, BlockLoop, Feeder
@@ -47,6 +47,7 @@ class LoadedModel:
         self.guard = MemoryGuard(plan)
         with ExitStack() as made:
             self.model = made.enter_context(Model(path, options))
+            check_template(self.model, options.chat_template)
             self.model_digest = header_digest(path, self.model.header)
             self._vocabulary = _vocabulary(self.model) if options.grammars else None
             process.return_freed_memory()  # memory that loading took beside the model

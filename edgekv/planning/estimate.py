@@ -17,6 +17,7 @@ from edgekv.binding.model import Context, Model
 from edgekv.binding.policy import cache_params
 from edgekv.errors import ConfigError, UnsupportedModelError
 from edgekv.memory.sizes import MIB
+from edgekv.models.chat_template import with_template
 from edgekv.models.head_shares import check_shares
 from edgekv.models.header import read_header
 from edgekv.options import KV_TYPES, UBATCH, Options
@@ -42,7 +43,7 @@ class Estimator:
         library.bindings()
         warm_up()
         self._path = path
-        self._header = read_header(path)
+        self._header = with_template(read_header(path), options.chat_template)
         rehearse(self._header.chat_template)
         self._remotes = remotes
         self._models: dict[bool, Model] = {}  # key: repacked or not

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import jinja2
 import jinja2.sandbox
 
 from edgekv.binding.model import Model
-from edgekv.errors import InputError, UnsupportedModelError
+from edgekv.errors import ConfigError, InputError, UnsupportedModelError
 
 _MAX_NUMBER = 1 << 20  # the most repetitions or padding that a template may ask for
 
@@ -58,6 +59,18 @@ def chat_format(model: Model, *, with_system: bool) -> ChatFormat:
         what = " with a system message" if with_system else ""
         raise UnsupportedModelError(f"the chat template of {model.path.name} cannot be used{what}: {error}") from error
     return ChatFormat(before_system, before_first, after_user, between, bool(bos) and one.startswith(bos))
+
+
+def check_template(model: Model, path: str | os.PathLike[str] | None) -> None:
+    """Raise ConfigError if the model has its chat template from a file, and it cannot be used. path: None = from none"""
+    if path is None:
+        return
+    try:
+        chat_format(model, with_system=False)
+    except UnsupportedModelError as error:
+        raise ConfigError(
+            f"chat_template={str(path)!r} cannot be used: {error.__cause__}; correct the template, or leave it out"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +118,8 @@ def rendered(model: Model, roles: Sequence[str], tools: Sequence[dict[str, Any]]
 
 def _no_template(model: Model) -> UnsupportedModelError:
     return UnsupportedModelError(
-        f"{model.path.name} has no chat template; continue a text with Session.generate or `edgekv complete`, "
-        "or use an instruct model"
+        f"{model.path.name} has no chat template; give one (chat_template), continue a text with Session.generate or "
+        "`edgekv complete`, or use an instruct model"
     )
 
 

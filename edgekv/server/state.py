@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
-from edgekv.models.header import Header, read_header
+from edgekv.models.header import Header
 
 from .admission import MemoryBudget
 from .metrics import Metrics
@@ -31,8 +31,7 @@ class ServerState:
     @property
     def header(self) -> Header:
         """The header of the model's file."""
-        runtime = self.pool.runtime
-        return read_header(runtime.plan.model) if runtime.options.isolated else runtime.model.header
+        return self.pool.runtime.header
 
 
 def state_of(request: Request) -> ServerState:

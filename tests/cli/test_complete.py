@@ -62,8 +62,21 @@ def test_nothing_to_continue_is_refused_before_the_model_is_loaded(base):
     assert result.stderr.startswith("edgekv: there is nothing to continue")
 
 
+@pytest.mark.parametrize("isolated", [[], ["--isolated"]])
+def test_a_template_of_a_file_has_base_models_answer(base, tmp_path, isolated):
+    template = tmp_path / "own.jinja"
+    template.write_text("{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}[assistant]")
+    result = run("ask", base, "Hello", "--chat-template", template, "--max-tokens", 3, "--json", *isolated)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["generated_tokens"] <= 3
+    template.write_text("{% for m %}")
+    refused = run("ask", base, "Hello", "--chat-template", template, *isolated)
+    assert refused.returncode == 2
+    assert "own.jinja' cannot be used: expected token 'in'" in refused.stderr
+
+
 @pytest.mark.parametrize("command", ["ask", "chat"])
 def test_commands_that_need_a_template_name_this_one(base, command):
     result = run(command, base, *(["Hello"] if command == "ask" else []), stdin="" if command == "ask" else "Hello\n")
-    assert "has no chat template; continue a text with" in result.stderr
+    assert "has no chat template; give one (--chat-template), continue a text with" in result.stderr
     assert "edgekv complete" in result.stderr

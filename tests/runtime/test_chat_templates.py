@@ -7,7 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from edgekv import UnsupportedModelError
+import edgekv
+from edgekv import ConfigError, UnsupportedModelError
+from edgekv.models.chat_template import MAX_BYTES, with_template
+from edgekv.models.header import read_header
 from edgekv.prompt.template import chat_format
 
 TURNS = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
@@ -37,3 +40,47 @@ def test_a_template_is_cut_up():
 def test_any_failure_is_ours(template):
     with pytest.raises(UnsupportedModelError, match=r"the chat template of model\.gguf cannot be used"):
         chat_format(model(template + TURNS if template else ""), with_system=False)
+
+
+OWN = "{% for m in messages %}[{{ m.role }}] {{ m.content }}{{ eos_token }}{% endfor %}[assistant]"
+HELLO = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
+SETTINGS = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1}
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+def test_a_template_of_a_file_takes_the_place_of_the_models(tiny_model, tmp_path, monkeypatch, isolated):
+    path = tiny_model(n_layer=2, n_ctx_train=2048)
+    Path(tmp_path, "own.jinja").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    with edgekv.Runtime(path, chat_template="own.jinja", isolated=isolated, **SETTINGS) as runtime:
+        monkeypatch.chdir("/")
+        assert runtime.header.chat_template == OWN
+        text = runtime.prompt_text(HELLO)
+        assert text.startswith("[system] Be brief.")
+        assert text.endswith("[assistant]")
+        n_tokens = runtime.count_tokens(HELLO)
+        with runtime.session(system="Be brief.", log=True) as session:
+            list(session.chat("Hello", max_tokens=2))
+            assert abs(session.stats.prompt_tokens - n_tokens) <= 1  # a first token may come before the text
+            assert "[user] Hello" in "".join(session.text())
+    with edgekv.Runtime(path, **SETTINGS) as runtime:
+        assert "[user]" not in runtime.prompt_text(HELLO)
+
+
+def test_files_that_hold_no_template_are_refused(tiny_model, tmp_path):
+    path, file = tiny_model(n_layer=2), tmp_path / "own.jinja"
+    header = read_header(path)
+    refused = {
+        "cannot be read: No such file": None,
+        "is not UTF-8 text": b"\xff\xfe",
+        "has more than 1,048,576 bytes": b" " * (MAX_BYTES + 1),
+    }
+    for message, content in refused.items():
+        if content is not None:
+            file.write_bytes(content)
+        with pytest.raises(ConfigError, match=rf"chat_template='.*own\.jinja' {message}"):
+            with_template(header, file)
+    for template in ("{% for x %}", "{{ 1 / 0 }}", "no messages"):
+        file.write_text(template)
+        with pytest.raises(ConfigError, match=r"own\.jinja' cannot be used: .*; correct the template, or leave it out"):
+            edgekv.Runtime(path, chat_template=file, **SETTINGS)
