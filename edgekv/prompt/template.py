@@ -62,7 +62,7 @@ def chat_format(model: Model, *, with_system: bool) -> ChatFormat:
 
 
 def check_template(model: Model, path: str | os.PathLike[str] | None) -> None:
-    """Raise ConfigError if the model has its chat template from a file, and it cannot be used. path: None = from none"""
+    """Raise ConfigError if a model has its chat template from a file, and cannot use it. path: None = from no file"""
     if path is None:
         return
     try:

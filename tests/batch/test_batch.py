@@ -297,9 +297,7 @@ def test_results_of_something_else_are_refused(answer, opened, tmp_path):
         with pytest.raises(ConfigError, match=f"was begun with {what}"):
             opened(**options)
     (tmp_path / "own.jinja").write_text("{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}[assistant]")
-    with pytest.raises(
-        ConfigError, match="was begun with chat_template=None, and this would be chat_template=own.jinja"
-    ):
+    with pytest.raises(ConfigError, match=r"begun with chat_template=None, and this would be chat_template=own\.jinja"):
         opened(chat_template=tmp_path / "own.jinja")
     (tmp_path / "results.jsonl.batch").unlink()
     with pytest.raises(ConfigError, match=r"results\.jsonl\.batch does not say how"):
