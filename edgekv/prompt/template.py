@@ -10,18 +10,23 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import jinja2
 import jinja2.sandbox
+from jinja2.ext import Extension
 
 from edgekv.binding.model import Model
 from edgekv.errors import ConfigError, InputError, UnsupportedModelError
 
 _MAX_NUMBER = 1 << 20  # the most repetitions or padding that a template may ask for
+_LONGEST_DATE = 100  # characters of a date's format
+_DATE = re.compile(r"(?:[^%]|%[-_0^#]?[A-Za-z%])*")  # no widths, which could be of gigabytes
 
 _SYSTEM, _FIRST, _REPLY, _SECOND = (f"EDGEKV-MARK-{i}-" for i in range(4))
 
@@ -150,6 +155,16 @@ class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return super().call(context, function, *args, **kwargs)
 
 
+class _Generation(Extension):
+    """The tags `generation` and `endgeneration`, by which training finds replies. All between them stays."""
+
+    tags = {"generation"}  # noqa: RUF012 - as the class declares it
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
 def rehearse(template: str | None = None) -> None:
     """Compile a template, or render a small one, so that its memory is taken before a plan is made."""
     with suppress(Exception):  # an error of the template is raised when a chat begins
@@ -171,8 +186,9 @@ def render(
 
 @functools.lru_cache(maxsize=2)  # the model's template and the rehearsal's
 def _compile(template: str) -> jinja2.Template:
-    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
-    environment.globals["raise_exception"] = _raise
+    extensions: list[str | type[Extension]] = ["jinja2.ext.loopcontrols", _Generation]
+    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
+    environment.globals |= {"raise_exception": _raise, "strftime_now": _today}
     environment.filters["tojson"] = _as_json
     return environment.from_string(template)
 
@@ -180,6 +196,12 @@ def _compile(template: str) -> jinja2.Template:
 def _as_json(value: Any, indent: int | None = None, **_: Any) -> str:
     """Return JSON as models were trained on it: jinja's own is for HTML."""
     return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _today(form: str) -> str:
+    if len(form) > _LONGEST_DATE or not _DATE.fullmatch(form):
+        raise jinja2.exceptions.SecurityError(f"strftime_now of {form[:40]!r} is not possible")
+    return datetime.now().strftime(form)
 
 
 def _raise(message: str) -> str:

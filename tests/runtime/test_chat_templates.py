@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -40,6 +41,22 @@ def test_a_template_is_cut_up():
 def test_any_failure_is_ours(template):
     with pytest.raises(UnsupportedModelError, match=r"the chat template of model\.gguf cannot be used"):
         chat_format(model(template + TURNS if template else ""), with_system=False)
+
+
+def test_templates_may_ask_for_the_date_and_mark_replies():
+    """gpt-oss, Granite 3.3, Mistral Small and Llama 3.3 do the one, LFM 2.5 the other."""
+    dated = chat_format(model("{{ strftime_now('%A, %-d %B %Y: %H h %% ') }}" + TURNS), with_system=False)
+    assert re.fullmatch(r"\w+, \d+ \w+ \d{4}: \d\d h % <user>", dated.before_first)
+    marked = TURNS.replace("<{{ m.role", "{% generation %}<{{ m.role").replace(
+        "{% endfor", "{% endgeneration %}{% endfor"
+    )
+    assert chat_format(model(marked), with_system=False) == chat_format(model(TURNS), with_system=False)
+
+
+@pytest.mark.parametrize("form", ["%2000000000d", "%_999999999Y", "%", "%%%", "x" * 101])
+def test_dates_of_gigabytes_are_refused(form):
+    with pytest.raises(UnsupportedModelError, match=r"strftime_now of .* is not possible"):
+        chat_format(model(f"{{{{ strftime_now('{form}') }}}}" + TURNS), with_system=False)
 
 
 OWN = "{% for m in messages %}[{{ m.role }}] {{ m.content }}{{ eos_token }}{% endfor %}[assistant]"
