@@ -44,7 +44,7 @@ def test_any_failure_is_ours(template):
 
 
 def test_templates_may_ask_for_the_date_and_mark_replies():
-    """gpt-oss, Granite 3.3, Mistral Small and Llama 3.3 do the one, LFM 2.5 the other."""
+    """gpt-oss, Granite 3.3 and Mistral Small 3.2 do the one, LFM 2.5 the other."""
     dated = chat_format(model("{{ strftime_now('%A, %-d %B %Y: %H h %% ') }}" + TURNS), with_system=False)
     assert re.fullmatch(r"\w+, \d+ \w+ \d{4}: \d\d h % <user>", dated.before_first)
     marked = TURNS.replace("<{{ m.role", "{% generation %}<{{ m.role").replace(
