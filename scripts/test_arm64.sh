@@ -10,39 +10,29 @@ cd "$(dirname "$0")/.."
 parts=(native python)
 case "${1:-}" in native | python) parts=("$1") && shift ;; esac
 
-missing=()
-needs() { command -v "$1" >/dev/null || missing+=("$2"); } # a tool, its package of Debian's
+. scripts/separate_build.sh
 needs aarch64-linux-gnu-g++ g++-aarch64-linux-gnu
 needs qemu-aarch64-static qemu-user-static
 needs cmake cmake
 needs ninja ninja-build
-[ ${#missing[@]} -eq 0 ] || { echo "what it needs is not installed: apt-get install ${missing[*]}" >&2; exit 1; }
-sources=(build/py3-none-*/llama.cpp-src)
-[ -d "${sources[0]}" ] || { echo "edgekv is not installed in editable mode; run uv sync first" >&2; exit 1; }
-python=$(uv run --no-sync python -c 'import sys; print(sys.executable)')
+needs_are_met
 
-configure() { # BUILD ARCHITECTURE_OF_GGML
-    mkdir -p "$1"
-    if ! cmp -s "${sources[0]}/.edgekv-source" "$1/llama.cpp-src/.edgekv-source"; then
-        rm -rf "$1/llama.cpp-src"
-        cp -a "${sources[0]}" "$1/" # fetched and patched
-    fi
-    cmake -G Ninja -S native -B "$1" -DPython_EXECUTABLE="$python" -DEDGEKV_NATIVE_ARCH=OFF -DGGML_CPU_ARM_ARCH="$2" \
+configure_for() { # BUILD ARCHITECTURE_OF_GGML
+    configure "$1" -DEDGEKV_NATIVE_ARCH=OFF -DGGML_CPU_ARM_ARCH="$2" \
         -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
         -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ \
-        "-DCMAKE_CROSSCOMPILING_EMULATOR=qemu-aarch64-static;-L;/usr/aarch64-linux-gnu" >"$1/configure.log" ||
-        { cat "$1/configure.log"; exit 1; }
+        "-DCMAKE_CROSSCOMPILING_EMULATOR=qemu-aarch64-static;-L;/usr/aarch64-linux-gnu"
 }
 
 native() { # BUILD PROCESSOR PYTEST_ARGUMENT...
     echo "native tests of $1, on $2:"
-    EDGEKV_NATIVE_BUILD=$1 QEMU_CPU=$2 uv run --no-sync pytest -q tests/native/test_native.py "${@:3}"
+    QEMU_CPU=$2 native_tests "$1" "${@:3}"
 }
 
 if [[ " ${parts[*]} " = *" native "* ]]; then
-    configure build/arm64 ""
-    configure build/arm64-dotprod armv8.2-a+dotprod
-    configure build/arm64-i8mm armv8.2-a+dotprod+i8mm
+    configure_for build/arm64 ""
+    configure_for build/arm64-dotprod armv8.2-a+dotprod
+    configure_for build/arm64-i8mm armv8.2-a+dotprod+i8mm
     native build/arm64 cortex-a72 -k alone "$@" # without sdot: products are ggml's
     native build/arm64 cortex-a76 -k alone "$@" # with sdot, and without smmla
     native build/arm64 max -k "alone or plain" "$@"
@@ -69,8 +59,8 @@ unpack_python() { # ROOT
 if [[ " ${parts[*]} " = *" python "* ]]; then
     build=$PWD/build/arm64
     root=$build/python root_of_packages=$build/packages
-    configure "$build" ""
-    cmake --build "$build" --target edgekv >"$build/build.log" || { cat "$build/build.log"; exit 1; }
+    configure_for "$build" ""
+    build_library "$build"
     [ -d "$root" ] || unpack_python "$root"
     numpy=$(uv run --no-sync python -c 'import numpy; print(numpy.__version__)')
     rm -rf "$root_of_packages"
