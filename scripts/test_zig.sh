@@ -41,6 +41,6 @@ if [[ $target = *-musl ]]; then
 else # where no program runs, the linker finds what the header declares and a C program uses
     library=$(compgen -G "$build/libllama.dylib" || compgen -G "$build/libllama.dll.a" || compgen -G "$build/llama.lib")
     headers=(native/include "$build"/llama.cpp-src/vendor/llama.cpp/{,ggml/}include)
-    "$build/cc" -std=c99 -O1 "${headers[@]/#/-I}" examples/c/ask.c "$library" -o "$build/ask"
-    file "$build"/libllama.dylib "$build"/llama.dll "$build/ask" 2>/dev/null | grep -v 'cannot open'
+    "$build/cc" -std=c11 -O1 "${headers[@]/#/-I}" examples/c/ask.c "$library" -o "$build/ask"
+    echo "$library was linked, and examples/c/ask.c with it; nothing was run"
 fi
