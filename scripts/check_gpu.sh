@@ -7,6 +7,7 @@
 # 90 an H100. Without a BOOK there is no table.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/separate_build.sh
 part=${1:-}
 build=$(realpath -m "${2:-build/cuda}")
 cuda=13
@@ -14,8 +15,7 @@ cuda=13
 case $part in
     build)
         arch=${3:-80}
-        sources=(build/py3-none-*/llama.cpp-src)
-        [ -d "${sources[0]}" ] || { echo "edgekv is not installed in editable mode; run uv sync first" >&2; exit 1; }
+        needs_are_met
         uv venv --quiet --clear "$build-env"
         uv pip install --quiet --python "$build-env" "cmake>=3.24" ninja nvidia-{cuda-{nvcc,crt,runtime,cccl},nvvm,cublas}=="$cuda.*"
         toolkit=$(echo "$build-env"/lib/python3*/site-packages/nvidia/cu$cuda)
@@ -23,16 +23,11 @@ case $part in
         ln -sfn lib "$toolkit/lib64"
         export PATH="$build-env/bin:$toolkit/bin:$PATH"
 
-        mkdir -p "$build"
-        if ! cmp -s "${sources[0]}/.edgekv-source" "$build/llama.cpp-src/.edgekv-source"; then
-            rm -rf "$build/llama.cpp-src"
-            cp -a "${sources[0]}" "$build/"
-        fi
-        cmake -G Ninja -S native -B "$build" -DPython_EXECUTABLE="$build-env/bin/python" \
+        configure "$build" \
             -DGGML_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES="$arch" -DGGML_CUDA_NCCL=OFF -DGGML_CUDA_NO_VMM=ON \
             -DCMAKE_CUDA_COMPILER="$toolkit/bin/nvcc" -DCUDAToolkit_ROOT="$toolkit" \
-            -DCMAKE_BUILD_RPATH="$toolkit/lib" >"$build/configure.log" || { cat "$build/configure.log"; exit 1; }
-        cmake --build "$build" --target edgekv
+            -DCMAKE_BUILD_RPATH="$toolkit/lib"
+        build_library "$build"
         symbols=$(nm -D "$build"/libllama.so)
         grep -q ' T edgekv_cache_open' <<<"$symbols"
         grep -q 'ggml_backend_cuda_reg' <<<"$symbols"
