@@ -89,6 +89,12 @@ def common(
         str | None,
         typer.Option(metavar="FILE", help="Template in Jinja for messages. Default: the one that the model carries."),
     ] = None,
+    thinking: Annotated[
+        bool | None,
+        typer.Option(
+            "--thinking/--no-thinking", help="Begin replies with reasoning, or not. Default: as the template does."
+        ),
+    ] = None,
     allow_beyond_trained: Annotated[
         bool, typer.Option("--allow-beyond-trained", help="Read past the trained context without repositioning.")
     ] = False,

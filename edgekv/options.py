@@ -78,6 +78,7 @@ class Options:
         "auto" = if a text is longer than half of it, "always" = at every eviction, "never"
     prompt_lookup: "auto" = decode several tokens at once if the text suggests them and that pays, "off"
     chat_template: file of a template in Jinja that messages are read in; None = the one that the model carries
+    thinking: has models that can begin a reply with reasoning do so, or not; None = as their chat template does
     grammars: replies may follow a grammar or a JSON schema; the plan counts the memory for that
     allow_beyond_trained: feed positions past the trained context if keys are not repositioned
     repack: keep weights in the processor's own order, if that is faster
@@ -116,6 +117,7 @@ class Options:
     reposition: str = "auto"
     prompt_lookup: str = "off"
     chat_template: str | os.PathLike[str] | None = None
+    thinking: bool | None = None
     grammars: bool = False
     allow_beyond_trained: bool = False
     repack: bool = False

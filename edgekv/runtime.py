@@ -268,7 +268,8 @@ class Runtime:
         """
         if self.worker_pid is None:
             return self.model.header
-        return with_template(read_header(self.plan.model), self.options.chat_template)
+        options = self.options
+        return with_template(read_header(self.plan.model), options.chat_template, options.thinking)
 
     @property
     def context(self) -> Context:

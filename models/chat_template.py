@@ -1,4 +1,4 @@
-"""A chat template from a file, in the place of the one that a model carries."""
+"""The chat template that messages are read in: the model's, or that of a file, with or without reasoning."""
 
 from __future__ import annotations
 
@@ -11,12 +11,27 @@ from edgekv.errors import ConfigError
 from .header import TEMPLATE_KEY, Header
 
 MAX_BYTES = 1 << 20  # longer ones of a model's file are left out, too
+# the two names that templates have for it
+REASONING = "{{% set enable_thinking = {0} %}}{{% set thinking = {0} %}}"
 
 
-def with_template(header: Header, path: str | os.PathLike[str] | None) -> Header:
-    """Return a header with the chat template of a file in Jinja; None = as it is. Raises ConfigError."""
-    if path is None:
+def with_template(header: Header, path: str | os.PathLike[str] | None, thinking: bool | None = None) -> Header:
+    """Return a header with the chat template that messages are read in.
+
+    path: a file in Jinja; None = the model's own
+    thinking: has a template that can begin replies with reasoning, or without, do so; None = as it does by itself
+
+    Raises ConfigError for a file that cannot be read.
+    """
+    template = header.chat_template if path is None else _read(path)
+    if template is not None and thinking is not None:
+        template = REASONING.format(str(thinking).lower()) + template
+    if template is None or template == header.chat_template:
         return header
+    return replace(header, metadata={**header.metadata, TEMPLATE_KEY: template})
+
+
+def _read(path: str | os.PathLike[str]) -> str:
     try:
         with Path(path).open("rb") as file:
             text = file.read(MAX_BYTES + 1).decode()
@@ -26,4 +41,4 @@ def with_template(header: Header, path: str | os.PathLike[str] | None) -> Header
         raise ConfigError(f"chat_template={str(path)!r} is not UTF-8 text; give a template in Jinja") from error
     if len(text.encode()) > MAX_BYTES:
         raise ConfigError(f"chat_template={str(path)!r} has more than {MAX_BYTES:,} bytes; give a template in Jinja")
-    return replace(header, metadata={**header.metadata, TEMPLATE_KEY: text})
+    return text

@@ -63,6 +63,8 @@ def stand_in(server: str, model: str, given: Sequence[str]) -> list[str]:
         values = [options.pop(0)] if options and not options[0].startswith("-") else []
         if option not in OF_MODELS:
             theirs += [option, *values]
+        if option == "--reasoning" and values[0] != "auto":
+            ours.append("--thinking" if values[0] == "on" else "--no-thinking")
         if option in TRANSLATED:
             ours += [TRANSLATED[option], *values]
         if option == "--host":

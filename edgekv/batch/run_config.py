@@ -127,6 +127,7 @@ def _described(model: Path, options: Options) -> dict[str, Any]:
         **{name: getattr(options, name) for name in NAMED},
         **({"tensor_split": list(options.split)} if options.split else {}),
         **({"chat_template": fingerprint(Path(options.chat_template))} if options.chat_template else {}),
+        **({} if options.thinking is None else {"thinking": options.thinking}),
         **({"parallel": options.parallel} if options.parallel > 1 else {}),  # larger steps round in another way
     }
 

@@ -33,7 +33,9 @@ class Model:
     def __init__(self, path: Path, options: Options, *, header: Header | None = None, no_alloc: bool = False) -> None:
         self._llama: Any = None
         self.path = path
-        self.header: Header = with_template(read_header(path), options.chat_template) if header is None else header
+        if header is None:
+            header = with_template(read_header(path), options.chat_template, options.thinking)
+        self.header: Header = header
         llama = library.bindings()
         llama.llama_backend_init()
         params = llama.llama_model_default_params()

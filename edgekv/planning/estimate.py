@@ -43,7 +43,7 @@ class Estimator:
         library.bindings()
         warm_up()
         self._path = path
-        self._header = with_template(read_header(path), options.chat_template)
+        self._header = with_template(read_header(path), options.chat_template, options.thinking)
         rehearse(self._header.chat_template)
         self._remotes = remotes
         self._models: dict[bool, Model] = {}  # key: repacked or not

@@ -101,3 +101,30 @@ def test_files_that_hold_no_template_are_refused(tiny_model, tmp_path):
         file.write_text(template)
         with pytest.raises(ConfigError, match=r"own\.jinja' cannot be used: .*; correct the template, or leave it out"):
             edgekv.Runtime(path, chat_template=file, **SETTINGS)
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+def test_reasoning_is_asked_for_or_left_out_where_a_template_can(tiny_model, tmp_path, isolated):
+    path, file = tiny_model(n_layer=2, n_ctx_train=2048), tmp_path / "own.jinja"
+    macro = "{% macro end() %}{% if enable_thinking == false %}<none>{% endif %}{% endmacro %}"
+    file.write_text(macro + TURNS + "{{ end() }}{% if thinking %}<think>{% endif %}")
+    ends = {}
+    for thinking in (None, True, False):
+        settings = SETTINGS | {"isolated": isolated, "thinking": thinking}
+        with edgekv.Runtime(path, chat_template=file, **settings) as runtime:
+            ends[thinking] = runtime.prompt_text(HELLO).rpartition("<assistant>")[2]
+            with runtime.session(log=True) as session:
+                list(session.chat("Hello", max_tokens=1))
+                assert "<assistant>" + ends[thinking] in "".join(session.text())
+    assert ends == {None: "", True: "<think>", False: "<none>"}
+
+
+def test_templates_that_know_nothing_of_reasoning_stay(tiny_model):
+    path = tiny_model(n_layer=2, n_ctx_train=2048)
+    texts = set()
+    for thinking in (None, True, False):
+        with edgekv.Runtime(path, thinking=thinking, **SETTINGS) as runtime:
+            texts.add(runtime.prompt_text(HELLO))
+    assert len(texts) == 1
+    header = read_header(path)
+    assert with_template(header, None) is header
