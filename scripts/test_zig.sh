@@ -1,18 +1,17 @@
 #!/usr/bin/env bash
-# Build the library by zig's clang for another platform, and run its native tests where something here runs that platform's programs.
+# Build the library by zig's clang for another platform, and run its native tests where its programs run here.
 #   scripts/test_zig.sh [TARGET] [PYTEST_ARGUMENT...]
-# TARGET is x86_64-linux-musl (without one), whose static programs run on any Linux kernel of this processor; aarch64-linux-musl, which
-# qemu runs; or aarch64-macos, x86_64-macos or aarch64-windows-gnu, for which a C program is linked with the library and not run.
-# Metal and Accelerate need Apple's SDK and are left out. The first build compiles zig's libraries for C and C++, too.
+# TARGET is x86_64-linux-musl (without one), whose static programs run on Linux x86-64; or aarch64-macos or x86_64-macos, for which a
+# C program is linked with the library, and nothing is run. Metal and Accelerate need Apple's SDK and are left out.
+# The first build compiles zig's libraries for C and C++, too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/separate_build.sh
 
 target=x86_64-linux-musl
-case "${1:-}" in *-linux-musl | *-macos | *-windows-gnu) target=$1 && shift ;; esac
+case "${1:-}" in x86_64-linux-musl | aarch64-macos | x86_64-macos) target=$1 && shift ;; esac
 needs cmake cmake
 needs ninja ninja-build
-[ "$target" != aarch64-linux-musl ] || needs qemu-aarch64-static qemu-user-static
 needs_are_met
 
 zig=$PWD/build/zig build=$PWD/build/$target
@@ -28,19 +27,16 @@ done
 flags=(-DEDGEKV_NATIVE_ARCH=OFF -DCMAKE_SYSTEM_PROCESSOR="${target%%-*}"
     -DCMAKE_C_COMPILER="$build/cc" -DCMAKE_CXX_COMPILER="$build/c++" -DCMAKE_AR="$build/ar" -DCMAKE_RANLIB="$build/ranlib")
 case $target in
-    *-linux-musl) flags+=(-DCMAKE_SYSTEM_NAME=Linux) ;;
-    *-macos) flags+=(-DCMAKE_SYSTEM_NAME=Darwin -DCMAKE_INSTALL_NAME_TOOL=true -DGGML_METAL=OFF -DGGML_ACCELERATE=OFF -DGGML_BLAS=OFF) ;;
-    *) flags+=(-DCMAKE_SYSTEM_NAME=Windows) ;;
+    *-musl) flags+=(-DCMAKE_SYSTEM_NAME=Linux) ;;
+    *) flags+=(-DCMAKE_SYSTEM_NAME=Darwin -DCMAKE_INSTALL_NAME_TOOL=true -DGGML_METAL=OFF -DGGML_ACCELERATE=OFF -DGGML_BLAS=OFF) ;;
 esac
-[ "$target" != aarch64-linux-musl ] || flags+=(-DCMAKE_CROSSCOMPILING_EMULATOR=qemu-aarch64-static)
 configure "$build" "${flags[@]}"
 build_library "$build"
 
 if [[ $target = *-musl ]]; then
     native_tests "$build" -k plain "$@"
-else # where no program runs, the linker finds what the header declares and a C program uses
-    library=$(compgen -G "$build/libllama.dylib" || compgen -G "$build/libllama.dll.a" || compgen -G "$build/llama.lib")
+else # the linker finds what the header declares and a C program uses
     headers=(native/include "$build"/llama.cpp-src/vendor/llama.cpp/{,ggml/}include)
-    "$build/cc" -std=c11 -O1 "${headers[@]/#/-I}" examples/c/ask.c "$library" -o "$build/ask"
-    echo "$library was linked, and examples/c/ask.c with it; nothing was run"
+    "$build/cc" -std=c11 -O1 "${headers[@]/#/-I}" examples/c/ask.c "$build/libllama.dylib" -o "$build/ask"
+    echo "$build/libllama.dylib was linked, and examples/c/ask.c with it; nothing was run"
 fi

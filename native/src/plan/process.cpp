@@ -147,6 +147,9 @@ class Holes {
   public:
     Holes() {
 #if defined(__GLIBC__)
+        constexpr size_t largest_hole  = 1 << 16; // larger ones come apart; glibc would map what is asked for instead
+        constexpr size_t smallest_hole = 1 << 12; // smaller ones lie in pages that are resident anyway
+
         const auto end = reinterpret_cast<uintptr_t>(sbrk(0)); // what lies beyond is no hole
         for (size_t size = largest_hole; size >= smallest_hole; size /= 2) {
             void * hole = std::malloc(size);
@@ -168,9 +171,6 @@ class Holes {
     Holes & operator=(const Holes &) = delete;
 
   private:
-    static constexpr size_t largest_hole  = 1 << 16; // larger ones come apart; glibc would map what is asked for instead
-    static constexpr size_t smallest_hole = 1 << 12; // smaller ones lie in pages that are resident anyway
-
     void * last_ = nullptr; // each begins with the address of the one before
 };
 
