@@ -182,6 +182,8 @@ class Options:
             raise ConfigError(f"reposition={self.reposition!r} is unknown; possible: {', '.join(REPOSITION)}")
         if self.prompt_lookup not in PROMPT_LOOKUP:
             raise ConfigError(f"prompt_lookup={self.prompt_lookup!r} is unknown; possible: {', '.join(PROMPT_LOOKUP)}")
+        if self.thinking is not None and not isinstance(self.thinking, bool):
+            raise ConfigError(f"thinking={self.thinking!r} is not possible; give True, False or None")
         if self.swap_full not in SWAP_FULL:
             raise ConfigError(f"swap_full={self.swap_full!r} is unknown; possible: {', '.join(SWAP_FULL)}")
         if self.rpc and not self.isolated:

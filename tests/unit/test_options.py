@@ -48,6 +48,7 @@ def test_options_are_frozen_keyword_only_and_known():
         ({"budget": 512.0}, "budget=512.0 is not possible; give a whole number"),
         ({"kv_type": "f32"}, "kv_type='f32' is unknown; possible: f16, q8_0, q4_0"),
         ({"kv_type": "Q8_0"}, "kv_type='Q8_0' is unknown; possible: f16, q8_0, q4_0"),
+        ({"thinking": "no"}, "thinking='no' is not possible; give True, False or None"),
         ({"tensor_split": "1,x"}, "tensor_split='1,x' is not possible; give up to 16 numbers from 0 on"),
         ({"rpc_timeout": 0}, "rpc_timeout=0 is not possible; give seconds, more than 0"),
         ({"tensor_split": []}, "tensor_split=[] is not possible"),
