@@ -18,6 +18,7 @@ PETS = "My cat is called Mia and my dog is called Rex. What is my cat called?"
 DOG = {"role": "user", "content": "And what is my dog called?"}
 HELLO = [{"role": "user", "content": PETS}]
 SURELY = {"temperature": 0, "max_tokens": 40}
+SENTENCE = SURELY | {"stop": ["."]}  # it ends on every machine, however sums round there
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def test_models(client, model):
 
 
 def test_chat(client, model):
-    reply = client.chat.completions.create(model=model, messages=HELLO, **SURELY)
+    reply = client.chat.completions.create(model=model, messages=HELLO, **SENTENCE)
     assert "Mia" in reply.choices[0].message.content
     assert reply.choices[0].finish_reason == "stop"
     assert reply.usage.total_tokens == reply.usage.prompt_tokens + reply.usage.completion_tokens
@@ -46,7 +47,7 @@ def test_chat(client, model):
 
 def test_chat_in_pieces(client, model):
     with client.chat.completions.create(
-        model=model, messages=HELLO, stream=True, stream_options={"include_usage": True}, **SURELY
+        model=model, messages=HELLO, stream=True, stream_options={"include_usage": True}, **SENTENCE
     ) as stream:
         *chunks, last = stream
     assert chunks[0].choices[0].delta.role == "assistant"
