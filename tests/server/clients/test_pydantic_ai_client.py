@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import httpx
 import pytest
 from imported_later import imported_later
 
@@ -21,7 +22,9 @@ SURELY = {"temperature": 0, "max_tokens": 60}
 
 @pytest.fixture
 def model(server, forgotten):
-    client = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key=server.key)
+    # the package ends its loop without closing what the loop has open
+    connections = openai.DefaultAsyncHttpxClient(limits=httpx.Limits(max_keepalive_connections=0))
+    client = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key=server.key, http_client=connections)
     provider = openai_providers.OpenAIProvider(openai_client=client)
     return openai_models.OpenAIChatModel(server.model, provider=provider)
 
