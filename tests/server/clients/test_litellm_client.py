@@ -31,7 +31,7 @@ def about(server, request, monkeypatch):
 
 
 def test_a_reply(about):
-    reply = litellm.completion(**about, **SURELY | {"max_tokens": 600})  # to its end
+    reply = litellm.completion(**about, **SURELY | {"max_tokens": 600})  # until it ends
     assert "Mia" in reply.choices[0].message.content
     assert reply.choices[0].finish_reason == "stop"
     assert reply.usage.prompt_tokens > reply.usage.completion_tokens > 1

@@ -49,7 +49,7 @@ def test_what_clients_show_of_a_model(client, server):
 
 
 def test_chat(client, server):
-    reply = client.chat(server.model, HELLO, options=SURELY | {"num_predict": 600})  # to its end
+    reply = client.chat(server.model, HELLO, options=SURELY | {"num_predict": 600})  # until it ends
     assert "Mia" in reply.message.content
     assert (reply.done, reply.done_reason) == (True, "stop")
     assert reply.prompt_eval_count > reply.eval_count > 1
