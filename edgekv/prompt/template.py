@@ -58,12 +58,20 @@ def chat_format(model: Model, *, with_system: bool) -> ChatFormat:
         bos, eos = (model.control_text(name) for name in ("bos", "eos"))
         one, two = (render(template, messages, bos, eos) for messages in (opening, turns))
         before_system, _, rest = one.partition(_SYSTEM) if with_system else ("", "", one)
-        before_first, after_user = rest.split(_FIRST)
-        between, _ = two.split(_REPLY)[1].split(_SECOND)
+        before_first, after_user = _cut(rest, _FIRST)
+        between, _ = _cut(_cut(two, _REPLY)[1], _SECOND)
     except Exception as error:  # a template is a program, and may raise anything
         what = " with a system message" if with_system else ""
         raise UnsupportedModelError(f"the chat template of {model.path.name} cannot be used{what}: {error}") from error
     return ChatFormat(before_system, before_first, after_user, between, bool(bos) and one.startswith(bos))
+
+
+def _cut(text: str, mark: str) -> tuple[str, str]:
+    """Return what is before a mark, and after it."""
+    if text.count(mark) != 1:
+        raise jinja2.TemplateError("it leaves a message out, or tells it twice")
+    before, _, after = text.partition(mark)
+    return before, after
 
 
 def check_template(model: Model, path: str | os.PathLike[str] | None) -> None:
