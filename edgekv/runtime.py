@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from .binding.model import Context, Model
+from .binding.model import Context, Model, header_for
 from .engine.block_loop import BlockLoop
 from .engine.loaded_model import LoadedModel
 from .engine.memory_guard import MemoryGuard
@@ -20,8 +20,7 @@ from .errors import ConfigError, ModelNotFoundError, SessionError
 from .generation.request import Logging, check_text
 from .memory.sizes import parse_size
 from .models.catalog import find_model, is_remote
-from .models.chat_template import with_template
-from .models.header import Header, read_header
+from .models.header import Header
 from .planning.alternatives import Survey
 from .planning.choice import Request
 from .planning.plan import Plan
@@ -266,10 +265,7 @@ class Runtime:
 
         Raises ModelError or ConfigError if an isolated runtime can no longer read these files.
         """
-        if self.worker_pid is None:
-            return self.model.header
-        options = self.options
-        return with_template(read_header(self.plan.model), options.chat_template, options.thinking)
+        return self.model.header if self.worker_pid is None else header_for(self.plan.model, self.options)
 
     @property
     def context(self) -> Context:

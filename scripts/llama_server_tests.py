@@ -48,6 +48,13 @@ OF_MODELS = ("--hf-repo", "--hf-file", "--model-url", "--mmproj-url", "--model",
 MEMORY = "512MiB"
 LONGEST = 64  # tokens of a reply that names no length: the tests give llama-server this default
 LENGTHS = ("n_predict", "max_tokens", "max_completion_tokens", "max_output_tokens")
+COLUMNS = {  # outcomes of llama-server's and edgekv's
+    "both pass": ("passed", "passed"),
+    "llama-server alone": ("passed", "failed"),
+    "edgekv alone": ("failed", "passed"),
+    "neither": ("failed", "failed"),
+    "skipped": ("skipped", "skipped"),
+}
 SECONDS = 120  # the most that one test may take
 
 
@@ -94,18 +101,20 @@ def pytest_collection_finish() -> None:
     requests.post = post
 
 
-def run(tests: Path, files: Sequence[Path], server: str, model: str, folder: Path) -> dict[str, tuple[str, str]]:
-    """Run the tests against a server; returns each test's outcome and the first line of its message."""
+def run(file: Path, server: str, model: str, folder: Path) -> dict[str, tuple[str, str]]:
+    """Run the tests of a file against a server; returns each test's outcome and the first line of its message."""
     program, report = folder / "server", folder / "report.xml"
     words = [sys.executable, str(Path(__file__).resolve()), "--stand-in", server, model]
     program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
     program.chmod(0o700)
     command = [sys.executable, "-m", "pytest", "-p", Path(__file__).stem, "-p", "no:cacheprovider", "-m", "not slow"]
-    command += ["-q", f"--timeout={SECONDS}", f"--junitxml={report}", *map(str, files)]
+    command += ["-q", f"--timeout={SECONDS}", f"--junitxml={report}", str(file)]
     paths = os.pathsep.join((str(Path(__file__).parent.resolve()), os.environ.get("PYTHONPATH", "")))
     environment = {"LLAMA_SERVER_BIN_PATH": str(program), "LLAMA_CACHE": str(folder), "PYTHONPATH": paths}
     with (folder / "log").open("w") as log:
-        subprocess.run(command, cwd=tests, env=os.environ | environment, stdout=log, stderr=subprocess.STDOUT)
+        subprocess.run(
+            command, cwd=file.parent.parent, env=os.environ | environment, stdout=log, stderr=subprocess.STDOUT
+        )
     outcomes = {}
     for case in ElementTree.parse(report).iter("testcase"):
         name = f"{case.get('classname', '').removeprefix('unit.')}::{case.get('name')}"
@@ -130,31 +139,23 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write every outcome to this file too")
     options = parser.parse_args()
 
-    names = {path: path.stem.removeprefix("test_") for path in sorted((options.tests / "unit").glob("test_*.py"))}
+    files = sorted((options.tests.resolve() / "unit").glob("test_*.py"))
+    names = {path: path.stem.removeprefix("test_") for path in files}
     wanted = {*(options.only or names.values())} - LEFT_OUT.keys()
-    model, theirs, ours = str(find_model(options.model)), {}, {}
-    columns = {"both": "both pass", "passed/failed": "llama-server alone", "failed/passed": "edgekv alone"}
-    columns |= {"neither": "neither", "skipped": "skipped"}
-    rows = []
+    model, found, rows = str(find_model(options.model)), {"llama-server": {}, "edgekv": {}}, []
+    theirs, ours = found.values()
     for path, name in names.items():
         if name not in wanted:
             continue
-        found = []
-        for server in (options.peer, ""):
+        for server, outcomes in zip((options.peer, ""), (theirs, ours), strict=True):
             with tempfile.TemporaryDirectory() as folder:
-                found.append(run(options.tests.resolve(), [path.resolve()], server, model, Path(folder)))
-        theirs |= found[0]
-        ours |= found[1]
-        write_json(options.json, {"llama-server": theirs, "edgekv": ours})
-        counts: Counter[str] = Counter()
-        for test, (outcome, _) in found[0].items():
-            of_ours = found[1].get(test, ("failed", ""))[0]
-            both = "both" if outcome == "passed" else "neither"
-            same = "skipped" if outcome == "skipped" else both
-            counts[same if outcome == of_ours else f"{outcome}/{of_ours}"] += 1
-        rows.append([name, *(counts[key] for key in columns)])
+                of_file = run(path, server, model, Path(folder))
+            outcomes |= of_file
+        write_json(options.json, found)
+        counts = Counter((theirs[test][0], ours[test][0]) for test in of_file)
+        rows.append([name, *(counts[both] for both in COLUMNS.values())])
         print(f"{name}: {dict(counts)}", file=sys.stderr, flush=True)
-    print_table(["", *columns.values()], rows)
+    print_table(["", *COLUMNS], rows)
     print("\nllama-server alone:")
     for test, (outcome, _) in theirs.items():
         if outcome == "passed" and ours[test][0] == "failed":

@@ -22,6 +22,11 @@ from . import library, structs
 from .callback import Callback
 
 
+def header_for(path: Path, options: Options) -> Header:
+    """Return the header of a model's file, with the chat template of the options. Raises ModelError, ConfigError."""
+    return with_template(read_header(path), options.chat_template, options.thinking)
+
+
 class Model:
     """A loaded GGUF model, or with `no_alloc` only its metadata and vocabulary. Close it, or use it in `with`.
 
@@ -33,9 +38,7 @@ class Model:
     def __init__(self, path: Path, options: Options, *, header: Header | None = None, no_alloc: bool = False) -> None:
         self._llama: Any = None
         self.path = path
-        if header is None:
-            header = with_template(read_header(path), options.chat_template, options.thinking)
-        self.header: Header = header
+        self.header: Header = header_for(path, options) if header is None else header
         llama = library.bindings()
         llama.llama_backend_init()
         params = llama.llama_model_default_params()

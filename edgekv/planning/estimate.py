@@ -13,13 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from edgekv.binding import library, structs
-from edgekv.binding.model import Context, Model
+from edgekv.binding.model import Context, Model, header_for
 from edgekv.binding.policy import cache_params
 from edgekv.errors import ConfigError, UnsupportedModelError
 from edgekv.memory.sizes import MIB
-from edgekv.models.chat_template import with_template
 from edgekv.models.head_shares import check_shares
-from edgekv.models.header import read_header
 from edgekv.options import KV_TYPES, UBATCH, Options
 from edgekv.prompt.template import rehearse
 from edgekv.warmup import reserved_bytes, warm_up
@@ -43,7 +41,7 @@ class Estimator:
         library.bindings()
         warm_up()
         self._path = path
-        self._header = with_template(read_header(path), options.chat_template, options.thinking)
+        self._header = header_for(path, options)
         rehearse(self._header.chat_template)
         self._remotes = remotes
         self._models: dict[bool, Model] = {}  # key: repacked or not

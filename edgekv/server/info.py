@@ -63,7 +63,7 @@ def _as_llama_cpp(state: ServerState) -> dict[str, Any]:
         "model_path": plan.model.name,
         "total_slots": runtime.options.parallel,
         "default_generation_settings": {"n_ctx": plan.n_ctx_train, "params": sampling_of(sampling, MAX_TOKENS)},
-        "chat_template": state.header.chat_template or "",
+        "chat_template": runtime.header.chat_template or "",
         "modalities": {"vision": False, "audio": False},
         "build_info": f"edgekv {edgekv.__version__}",
     }

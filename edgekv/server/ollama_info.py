@@ -55,7 +55,7 @@ def _named(state: ServerState, header: Header) -> dict[str, Any]:
 
 async def tags(request: Request) -> Response:
     state = state_of(request)
-    header = state.header
+    header = state.pool.runtime.header
     return JSONResponse({"models": [_named(state, header) | {"modified_at": _began(state)}]})
 
 
@@ -63,12 +63,12 @@ async def ps(request: Request) -> Response:
     state = state_of(request)
     plan = state.pool.runtime.plan
     running = {"expires_at": NEVER, "size_vram": 0, "context_length": plan.n_ctx_train, "size": plan.peak_bytes}
-    return JSONResponse({"models": [_named(state, state.header) | running]})
+    return JSONResponse({"models": [_named(state, state.pool.runtime.header) | running]})
 
 
 async def show(request: Request) -> Response:
     state = state_of(request)
-    header, plan = state.header, state.pool.runtime.plan
+    header, plan = state.pool.runtime.header, state.pool.runtime.plan
     has_tools = state.pool.chats and state.pool.runtime.options.grammars
     about = {key: value for key, value in header.metadata.items() if key != TEMPLATE_KEY}
     return JSONResponse(

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
-from edgekv.models.header import Header
-
 from .admission import MemoryBudget
 from .metrics import Metrics
 from .scheduler import RequestQueue
@@ -27,11 +25,6 @@ class ServerState:
     memory: MemoryBudget
     model_name: str
     started: int = field(default_factory=lambda: int(time.time()))
-
-    @property
-    def header(self) -> Header:
-        """The header of the model's file."""
-        return self.pool.runtime.header
 
 
 def state_of(request: Request) -> ServerState:

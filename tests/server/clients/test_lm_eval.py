@@ -36,9 +36,9 @@ dataset_path: json
 dataset_kwargs: {{data_files: {{test: {path}}}}}
 test_split: test
 output_type: generate_until
-doc_to_text: "What is the capital of {{{{country}}}}? Answer with the city's name alone."
+doc_to_text: "The capital of {{{{country}}}} is {{{{city}}}}. What is the capital of {{{{country}}}}?"
 doc_to_target: "{{{{city}}}}"
-generation_kwargs: {{max_gen_toks: 12, until: ["\\n"], temperature: 0}}
+generation_kwargs: {{max_gen_toks: 40, until: ["\\n"], temperature: 0}}
 filter_list: [{{name: found, filter: [{{function: regex, regex_pattern: "({cities})"}}, {{function: take_first}}]}}]
 metric_list: [{{metric: exact_match}}]
 """
@@ -68,4 +68,4 @@ def test_a_task_is_scored(default_model, tmp_path, model, path, task, further):
     (found,) = (tmp_path / "out").rglob("results_*.json")
     scores = json.loads(found.read_text())["results"]["capitals"]
     (score,) = (value for name, value in scores.items() if name.startswith(("acc,", "exact_match,")))
-    assert score >= 0.25  # sums that round otherwise change what so small a model says; a wrong way of asking gives 0
+    assert score >= 0.75
