@@ -64,9 +64,14 @@ def apply(patch: Path, dest: Path) -> None:
     """Apply one patch exactly (no fuzz) or raise FetchError."""
     import patch_ng
 
+    before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)  # patch_ng prints its own account; ours is the error below
-    patches = patch_ng.fromfile(str(patch))
-    if not patches or not patches.apply(strip=1, root=str(dest / SOURCE), fuzz=False):
+    try:
+        patches = patch_ng.fromfile(str(patch))
+        applies = bool(patches) and patches.apply(strip=1, root=str(dest / SOURCE), fuzz=False)
+    finally:
+        logging.disable(before)
+    if not applies:
         raise FetchError(f"{patch.name} does not apply to {PACKAGE}; renew the patch for that version")
 
 
