@@ -39,7 +39,7 @@ def read(
     ] = None,
     question: Annotated[
         list[str] | None,
-        typer.Option(metavar="TEXT", help="Question to read with; again for more. Default: a general one."),
+        typer.Option(metavar="TEXT", help="Question to read with; again for more. Default: none, or a general one."),
     ] = None,
     system: System = None,
     force: Annotated[

@@ -60,8 +60,8 @@ def common(
         str | None,
         typer.Option(
             metavar="SPEC",
-            help="Eviction policy, with options as in 'keydiff(kernel=15)'. Default: keydiff; with --budget up to 1024 "
-            "keydiff(rope=off)+heads, for models with a table (`edgekv heads`).",
+            help="Eviction policy, with options as in 'keydiff(kernel=15)'. Default: keydiff(rope=off), of the default "
+            "model keydiff; with --budget up to 1024 keydiff(rope=off)+heads, if there is a table (`edgekv heads`).",
         ),
     ] = None,
     budget: Annotated[

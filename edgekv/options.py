@@ -38,7 +38,8 @@ def default_threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-DEFAULT_POLICY = "keydiff"
+DEFAULT_POLICY = "keydiff"  # models that have a name, and those whose keys cannot be turned back
+UNTURNED_POLICY = "keydiff(rope=off)"  # the default for other models
 DIVIDED_POLICY = "keydiff(rope=off)+heads"  # the default for few cells, of models with a table of heads
 
 
@@ -304,7 +305,8 @@ class Options:
     @property
     def reads_alone(self) -> bool:
         """True if texts are read without the general question, because the policy finds as much without it."""
-        return self.replays or self.parsed_policy.spread == "given"
+        policy = self.parsed_policy
+        return self.replays or policy.spread == "given" or policy.base.before_rope
 
     @property
     def replays(self) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 from edgekv.errors import ConfigError
 
-from .catalog import known_models
+from .catalog import known_as
 
 __all__ = ["HeadShares", "check_shares", "find_shares", "has_shares", "path_beside", "read_shares"]
 
@@ -91,9 +91,9 @@ def has_shares(model: Path) -> bool:
 
 def _table(model: Path) -> Path | None:
     """Return the file of a model's table, or None."""
-    file = model.resolve().name, model.stat().st_size
-    known = (KNOWN / f"{each.name}.json" for each in known_models() if file == (each.file_name, each.file_bytes))
-    return next((path for path in (path_beside(model), *known) if path.is_file()), None)
+    known = known_as(model)
+    paths = [path_beside(model)] if known is None else [path_beside(model), KNOWN / f"{known.name}.json"]
+    return next((path for path in paths if path.is_file()), None)
 
 
 def read_shares(path: Path) -> HeadShares:

@@ -23,7 +23,10 @@ def can_draw() -> bool:
 
 
 def has_room(options: dict[str, Any]) -> bool:
-    """Return True if a runtime of these options has enough cells beside the editor, or all that it asks for."""
+    """Return True if a runtime of these options has enough cells beside the editor, or all that it asks for.
+
+    None of its layers may be streamed for the editor's sake.
+    """
     if options["isolated"]:  # the ceiling is for the worker
         return True
     from edgekv.planning.choice import Request  # other commands show their help without it
@@ -32,6 +35,8 @@ def has_room(options: dict[str, Any]) -> bool:
     asked = request.of_model(find_model(options["model"])).options
     try:
         plan = edgekv.plan(**ALONE, **options | {"memory": asked.ceiling_bytes - COMFORT_BYTES})
+        if plan.n_streamed and not edgekv.plan(**ALONE, **options).n_streamed:
+            return False  # weights in memory are worth more than an editor
     except edgekv.CeilingError:
         return False
     beside = plan.block + asked.probe_cells

@@ -14,8 +14,9 @@ from typing import Any
 
 from edgekv.binding import library, structs
 from edgekv.binding.native_planner import choose_setting
+from edgekv.models.catalog import known_as
 from edgekv.models.head_shares import has_shares
-from edgekv.options import DEFAULT_POLICY, DIVIDED_POLICY, KV_TYPES, Options
+from edgekv.options import DEFAULT_POLICY, DIVIDED_POLICY, KV_TYPES, UNTURNED_POLICY, Options
 
 from .default_memory import is_bundled, most_default_bytes
 from .estimate import Estimator, cache_params_of
@@ -32,13 +33,14 @@ MOST_DIVIDED = 1024  # the most cells of a head with which a division by a table
 
 def default_policy(model: Path, budget: int | None) -> str:
     """Return the policy that keeps most of a text in so many cells, as measured (docs/results); None = all that fit."""
-    divides = budget is not None and budget <= MOST_DIVIDED and has_shares(model)
-    return DIVIDED_POLICY if divides else DEFAULT_POLICY
+    if budget is not None and budget <= MOST_DIVIDED and has_shares(model):
+        return DIVIDED_POLICY
+    return UNTURNED_POLICY if known_as(model) is None else DEFAULT_POLICY
 
 
 def lacks_table(plan: Plan) -> bool:
     """Return True if there is no table of the model's heads, which would divide so many cells if they were named."""
-    few = plan.policy == DEFAULT_POLICY and plan.budget_cells <= MOST_DIVIDED
+    few = plan.policy in (DEFAULT_POLICY, UNTURNED_POLICY) and plan.budget_cells <= MOST_DIVIDED
     return few and plan.model.is_file() and not has_shares(plan.model)
 
 

@@ -80,6 +80,14 @@ class Estimator:
         plan = self._streamed(self._plans[key], options)
         return replace(plan, ceiling_bytes=options.ceiling_bytes, devices=limited(plan.devices, options, self._remotes))
 
+    def allows(self, options: Options) -> bool:
+        """Return True if the model can have a cache for the policies of these options."""
+        try:
+            self._graphs(options)
+        except UnsupportedModelError:
+            return False
+        return True
+
     @property
     def n_layers(self) -> int:
         """Layers of the model."""

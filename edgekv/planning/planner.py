@@ -10,7 +10,7 @@ from pathlib import Path
 from edgekv.binding.ggml_devices import has_gpu
 from edgekv.errors import ConfigError
 from edgekv.memory.limits import check_ceiling
-from edgekv.options import Options
+from edgekv.options import DEFAULT_POLICY, Options
 
 from .assign_layers import assign_layers
 from .choice import Request, choose
@@ -50,7 +50,7 @@ def planned(path: Path, request: Request) -> Iterator[tuple[Plan, Estimator, Req
     remotes = add_remote_devices(request.options)
     check_device(request.options)
     with Estimator(path, request.preferred, remotes) as estimates:
-        request = assign_layers(estimates, request)
+        request = assign_layers(estimates, _scorable(estimates, request))
         plan = choose(estimates, request)
         if plan is None:
             raise infeasible_error(estimates, request)
@@ -58,6 +58,14 @@ def planned(path: Path, request: Request) -> Iterator[tuple[Plan, Estimator, Req
             plan, options = lowered(plan, request.options)
             request = replace(request, options=options)
         yield plan, estimates, request
+
+
+def _scorable(estimates: Estimator, request: Request) -> Request:
+    """Return the request, with a policy that reads keys as they are if a chosen one cannot turn them back."""
+    chosen = "policy" in request.open and request.options.parsed_policy.base.before_rope
+    if not chosen or estimates.allows(request.preferred):
+        return request
+    return replace(request, options=replace(request.options, policy=DEFAULT_POLICY))
 
 
 def make_plan(path: Path, request: Request) -> Plan:

@@ -1,7 +1,8 @@
 // Where the time of a block goes: processor time by what a graph's nodes compute, and the share of it.
 //   cmake --build BUILD --target edgekv_bench_nodes && BUILD/tests/edgekv_bench_nodes MODEL [CELLS [BLOCK [THREADS [KV_TYPE]]]]
 // The cells are filled first; then blocks are decoded that see them. Nodes are computed one at a time, so that each is timed by itself,
-// which costs a few microseconds a node; "whole" is a block as it is decoded otherwise.
+// which costs a few microseconds a node; "whole" is a block as it is decoded otherwise. In turn with blocks the weights that their
+// products read are read and nothing more: a token alone cannot take less time than that.
 #include "cache_fixture.h"
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <string>
+#include <thread>
 
 namespace {
 
@@ -18,9 +20,42 @@ double now() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 struct Times {
     std::map<std::string, double> of_kind;
     std::map<std::string, int>    n_of_kind;
+    std::map<const void *, size_t> weights; // bytes at each address that products read
     bool                          counts = false;
     double                        began  = 0.0;
 };
+
+// Weights come from no other node. Of experts, a token reads those that it chooses.
+void note_weights(const ggml_tensor & node, std::map<const void *, size_t> & weights) {
+    const ggml_tensor * matrix = node.src[0];
+    if (node.op == GGML_OP_MUL_MAT && matrix->op == GGML_OP_NONE) {
+        weights[matrix->data] = ggml_nbytes(matrix);
+    }
+}
+
+// Reads all bytes once, by as many threads as decode.
+void read_plainly(const std::map<const void *, size_t> & weights, uint32_t n_threads) {
+    const auto part = [&](uint32_t i) {
+        uint64_t sum = 0;
+        for (const auto & [data, n_bytes] : weights) {
+            const auto * words   = static_cast<const uint64_t *>(data);
+            const size_t n_words = n_bytes / sizeof(uint64_t);
+            for (size_t word = n_words * i / n_threads; word < n_words * (i + 1) / n_threads; ++word) {
+                sum += words[word];
+            }
+        }
+        volatile uint64_t kept = sum; // else nothing needs to be read
+        static_cast<void>(kept);
+    };
+    std::vector<std::thread> threads;
+    for (uint32_t i = 1; i < n_threads; ++i) {
+        threads.emplace_back(part, i);
+    }
+    part(0);
+    for (std::thread & thread : threads) {
+        thread.join();
+    }
+}
 
 // Products are told apart by their weights' type, the rest by their operation.
 std::string kind_of(const ggml_tensor & node) {
@@ -44,6 +79,7 @@ bool time_node(ggml_tensor * node, bool ask, void * userdata) {
         const double ended = now();
         times.of_kind[kind_of(*node)] += ended - times.began;
         ++times.n_of_kind[kind_of(*node)];
+        note_weights(*node, times.weights);
     }
     times.began = now();
     return true;
@@ -90,7 +126,7 @@ int main(int argc, char ** argv) {
     params.policy     = &policy;
     params.protection = &protection;
     params.budget     = n_cells;
-    double whole = 0.0;
+    double whole = 0.0, plain = 0.0;
     for (int turn = 0; turn < n_turns; ++turn) {
         for (const bool counts : { false, true }) {
             times.counts       = counts;
@@ -104,6 +140,9 @@ int main(int argc, char ** argv) {
                 return 1;
             }
         }
+        const double began = now();
+        read_plainly(times.weights, n_threads);
+        plain += now() - began;
     }
     double all = 0.0;
     std::vector<std::pair<double, std::string>> kinds;
@@ -114,6 +153,13 @@ int main(int argc, char ** argv) {
     std::sort(kinds.rbegin(), kinds.rend());
     std::printf("%u tokens over %u cells, %u threads: %.1f ms of processor time whole, %.1f node by node\n", n_block, n_cells, n_threads,
                 1e3 * whole / n_turns, 1e3 * all / n_turns);
+    size_t n_bytes = 0;
+    for (const auto & [data, n] : times.weights) {
+        n_bytes += n;
+    }
+    const double n_read = 1e-9 * static_cast<double>(n_bytes) * n_turns * n_threads;
+    std::printf("%.1f MiB of weights, but for experts: %.1f GB/s, and %.1f GB/s if they are read alone: %.2f\n",
+                static_cast<double>(n_bytes) / (1 << 20), n_read / whole, n_read / plain, plain / whole);
     for (const auto & [seconds, kind] : kinds) {
         std::printf("%-24s %5d nodes %8.2f ms %6.3f\n", kind.c_str(), times.n_of_kind[kind] / n_turns, 1e3 * seconds / n_turns, seconds / all);
     }

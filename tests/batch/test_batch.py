@@ -187,14 +187,15 @@ def test_what_is_shared_is_read_with_a_general_question(answer, monkeypatch):
         prefill_prefix(session, tokens, focus=focus, **further)
 
     monkeypatch.setattr(edgekv.Session, "prefill_prefix", watched)
-    answer(about_documents(2, 2))
+    answer(about_documents(2, 2), policy="keydiff")
     assert [focus for _, focus in asked] == [GENERAL_QUESTION] * 2
     unfocused = [
         request | {"body": request["body"] | {"edgekv": {"focus": False}}} for request in about_documents(2, 2)
     ]
-    answer(unfocused, "unfocused.jsonl")
-    answer(about_documents(2, 2), "off.jsonl", focus=False)
-    assert [focus for _, focus in asked[2:]] == [None] * 4
+    answer(unfocused, "unfocused.jsonl", policy="keydiff")
+    answer(about_documents(2, 2), "off.jsonl", policy="keydiff", focus=False)
+    answer(about_documents(2, 2), "alone.jsonl")  # the default policy needs none
+    assert [focus for _, focus in asked[2:]] == [None] * 6
 
 
 def test_a_batch_goes_on_where_it_was(answer, opened, tmp_path):
@@ -291,7 +292,7 @@ def test_results_of_something_else_are_refused(answer, opened, tmp_path):
     write(tmp_path / "requests.jsonl", requests)
     for options, what in (
         ({"budget": 80}, "budget=64, and this would be budget=80"),
-        ({"policy": "snapkv"}, "policy=keydiff, and this would be policy=snapkv"),
+        ({"policy": "snapkv"}, r"policy=keydiff\(rope=off\), and this would be policy=snapkv"),
         ({"focus": False}, "focus_policy="),
     ):
         with pytest.raises(ConfigError, match=f"was begun with {what}"):

@@ -68,7 +68,7 @@ def exercised(shown, book, folder):
     done(shown, "What is it?")
     done(shown, "/kept", "kept by no head", "tokens 0 to ")
     done(shown, "/stats", "last reply:", "first token after", "evictions")
-    done(shown, "/policy", "policy keydiff · focus", "cells in each of the heads")
+    done(shown, "/policy", "policy keydiff", " · focus", "cells in each of the heads")
     done(shown, "/policy h2o", "a chat keeps its policy", "--policy 'h2o'")
     for name, value in (("temp", "0.5"), ("top-p", "0.8"), ("min-p", "0.1"), ("seed", "7"), ("max-tokens", "9")):
         done(shown, f"/set {name} {value}", f"{name} {value}")

@@ -35,7 +35,7 @@ def test_ask_json_prints_one_object_and_nothing_else(model, book):
         *("load_s", "prefill_s", "ttft_s", "prefill_tok_per_s", "decode_tok_per_s"),
         *("probe_s", "score_s", "compact_s", "first_pass_s"),
     }
-    assert (report["budget_cells"], report["block"], report["policy"]) == (64, 32, "keydiff")
+    assert (report["budget_cells"], report["block"], report["policy"]) == (64, 32, "keydiff(rope=off)")
     assert report["prompt_tokens"] > 400
     assert report["evictions"] > 10
     assert {n for layer in report["budgets"] for n in layer} == {64}

@@ -139,7 +139,7 @@ def test_listing_showing_and_removing(model, data_home):
     listed = {it["name"]: it for it in json.loads(run_here("sessions", "list", "--json").stdout)}
     assert set(listed) == {"mine", "broken"}
     assert "is no session file" in listed["broken"]["error"]
-    assert listed["mine"]["policy"] == "keydiff"
+    assert listed["mine"]["policy"] == "keydiff(rope=off)"
     assert listed["mine"]["bytes"] == (folder / "mine.session").stat().st_size
     assert not (folder / f".0-0{SUFFIX}").exists()
     table = run_here("sessions", "list").stdout
@@ -250,7 +250,7 @@ def test_what_is_refused(model, tmp_path):
             "'mine' has a system message of its own; leave out --system",
         ),
         (("chat", "--session", "../mine"), "'../mine' cannot name a session"),
-        (("chat", "--session", "mine", "--policy", "h2o"), "was saved with --policy 'keydiff'"),
+        (("chat", "--session", "mine", "--policy", "h2o"), "was saved with --policy 'keydiff(rope=off)'"),
         (("ask", "--from", "mine", "--system", "Be long.", "What?"), "has a system message of its own"),
         (("read", "--save", "", "-f", "x"), "'' cannot name a session"),
         (("ask", "--from", "nobody", "What?"), "there is no saved session 'nobody'; saved: mine"),

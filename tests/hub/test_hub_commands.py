@@ -212,7 +212,7 @@ def test_the_planning_process_holds_no_hub(hub):
 
 
 def test_plan_takes_the_name_as_an_argument(hub):
-    survey = json.loads(run_here("plan", f"hf:{REPO}:q8_0", "--memory", "4GiB", "--json").stdout)
+    survey = json.loads(run_here("plan", f"hf:{REPO}:q8_0", "--memory", "4GiB", "--budget", "64", "--json").stdout)
     assert survey["model"] == f"hf:{REPO}:tiny-llama-Q8_0.gguf"
     assert f"hf:{REPO}" in refused(2, "plan", f"hf:{REPO}", "-m", "other.gguf")
     spelt = run_here("plan", "-m", f"hf:{REPO}:q8_0", "--memory", "4GiB")

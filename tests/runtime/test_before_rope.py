@@ -71,6 +71,17 @@ def test_keys_that_cannot_be_turned_back_are_refused(tmp_path, spec):
         assert runtime.block_loop.read(tokens_of(100), lambda n: True)
 
 
+def test_it_is_the_default_where_keys_can_be_turned_back(tiny_model, tmp_path):
+    turned = make_zeros(tmp_path / "maincoder.gguf", "maincoder", ROPE_MODELS["maincoder"])
+    for path, policy in ((tiny_model(), SPEC), (turned, "keydiff")):
+        assert edgekv.plan(path, memory="4GiB", budget=64).policy == policy
+        with edgekv.Runtime(path, memory="4GiB", **OPTIONS) as runtime:
+            assert runtime.options.parsed_policy.spec == policy
+            assert runtime.block_loop.read(tokens_of(100), lambda n: True)
+    with pytest.raises(edgekv.UnsupportedModelError, match="scores keys as they are stored"):
+        edgekv.plan(turned, memory="4GiB", budget=64, policy=SPEC)
+
+
 def test_a_cache_must_be_opened_for_it(tiny_model):
     policy = parse_policy(SPEC)
     with context_of(tiny_model(head_dim=64)) as context:

@@ -121,7 +121,7 @@ def test_tools_are_part_of_the_beginning(open_runtime):
 @pytest.mark.usefixtures("talkative")
 def test_a_question_that_has_to_be_in_mind_reads_the_text_again(open_runtime):
     """Unless every token has its cells: then no question makes a difference."""
-    with open_runtime() as rt, rt.session(log=True) as first:
+    with open_runtime(policy="keydiff") as rt, rt.session(log=True) as first:
         expected = answered(first, history("Where was it?"), shared=0)
         asked(rt, history("Who came first?"), first)
         assert asked(rt, history("Where was it?"), shared=0) == expected

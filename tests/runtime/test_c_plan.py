@@ -57,8 +57,12 @@ def parts_of(plan):
 
 
 def planned_alike(path, of_c, **options):
-    """Python's plan under the same ceiling, for a process that holds what C found this one to hold."""
+    """Python's plan under the same ceiling, for a process that holds what C found this one to hold.
+
+    C takes the same policy for every model unless the program names another.
+    """
     parts, setting = parts_of(of_c), of_c.setting
+    options = {"policy": "keydiff"} | options
 
     def planned(*taken, **options):
         """taken: bytes of the vocabulary and of a reserved graph"""

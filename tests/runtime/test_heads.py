@@ -17,6 +17,7 @@ from test_kept_sets import BUDGET, SHAPE, read_and_check, rope_of, w_o_of
 import edgekv
 from edgekv import policies
 from edgekv.models.head_shares import HeadShares, path_beside
+from edgekv.options import DIVIDED_POLICY, UNTURNED_POLICY
 from edgekv.planning.choice import MOST_DIVIDED
 from edgekv.policies import parse_policy
 
@@ -196,8 +197,22 @@ def test_sessions_go_on_under_the_default_of_fewer_cells(model, tmp_path, budget
             assert "".join(session.chat("What was it?", max_tokens=20))
             assert np.mean(session.budgets()) <= budget
             session.save(tmp_path / "a.session")
-    divided = parse_policy("keydiff(rope=off)+heads").spec
-    assert policies_of == [divided if budget <= MOST_DIVIDED else "keydiff" for budget in budgets]
+    assert policies_of == [DIVIDED_POLICY if budget <= MOST_DIVIDED else UNTURNED_POLICY for budget in budgets]
+
+
+@pytest.mark.parametrize(("saved", "opened"), [("keydiff", "keydiff(rope=off)"), ("keydiff", DIVIDED_POLICY)])
+def test_sessions_go_on_under_a_later_default(model, tmp_path, saved, opened):
+    options = {"memory": "4GiB", "threads": 1, **OPTIONS}
+    with edgekv.Runtime(model, policy=saved, **options) as rt:
+        session = rt.session()
+        session.read(words(100))
+        session.save(tmp_path / "a.session")
+    with edgekv.Runtime(model, policy=opened, **options) as rt:
+        session = rt.load_session(tmp_path / "a.session")
+        session.read(words(200))
+        session.save(tmp_path / "b.session")
+    with edgekv.Runtime(model, policy=saved, **options) as rt, pytest.raises(edgekv.SessionFileError, match="policy="):
+        rt.load_session(tmp_path / "b.session")
 
 
 def test_other_policies_have_to_be_the_same(model, tmp_path):

@@ -66,7 +66,7 @@ def cells_after_each_step(runtime, monkeypatch, session, n_steps):
         used.append(session.n_cells)
 
     monkeypatch.setattr(runtime.block_loop, "step", step_and_count)
-    list(session.generate(words(60), max_tokens=n_steps + 1, sampling=GREEDY))
+    list(session.generate(words(60), max_tokens=n_steps + 1, sampling=GREEDY, ignore_eos=True))
     assert len(used) == n_steps
     return used
 
@@ -235,23 +235,25 @@ def test_a_long_question_probes_with_its_last_tokens(local_runtime, local_sessio
     assert probes[0][-4:] == probes[-1][-4:]
 
 
-def test_reading_before_a_question_has_a_general_one_in_mind(local_runtime, local_session, monkeypatch):
+@pytest.mark.parametrize(("policy", "general"), [("keydiff", GENERAL_QUESTION), ("keydiff(rope=off)", None)])
+def test_reading_before_a_question_has_a_general_one_in_mind(open_runtime, monkeypatch, policy, general):
     probes = []
 
     def remember(tokens, part_ends):
-        probes.append(b"".join(map(local_runtime.model.piece, tokens)).decode())
+        probes.append(b"".join(map(runtime.model.piece, tokens)).decode())
         probe(tokens, part_ends)
 
-    probe = local_runtime.block_loop.cache.probe
-    monkeypatch.setattr(local_runtime.block_loop.cache, "probe", remember)
-    for focus, asked in ((None, GENERAL_QUESTION), (True, GENERAL_QUESTION), ("Who is who?", "Who is who?")):
-        local_session.read(words(60), focus=focus)
-        assert local_session.stats.probes == len(probes) > 0
-        assert all(text.endswith(asked[-20:]) for text in probes)
-        probes.clear()
-    for focus in (False, ""):
-        local_session.read(words(60), focus=focus)
-        assert local_session.stats.probes == len(probes) == 0 < local_session.stats.evictions
+    with open_runtime(policy=policy) as runtime, runtime.session() as session:
+        probe = runtime.block_loop.cache.probe
+        monkeypatch.setattr(runtime.block_loop.cache, "probe", remember)
+        own = "Who is who?"
+        for focus, asked in ((None, general), (True, general), (own, own), (False, None), ("", None)):
+            session.read(words(60), focus=focus)
+            assert session.stats.probes == len(probes)
+            assert session.stats.evictions > 0
+            assert bool(probes) == bool(asked)
+            assert all(text.endswith(asked[-20:]) for text in probes)
+            probes.clear()
 
 
 def test_a_question_of_ones_own_goes_before_what_is_asked(local_runtime, local_session, tmp_path, monkeypatch):

@@ -238,7 +238,7 @@ def saved(open_runtime, tmp_path_factory):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"policy": "h2o"}, r"was saved with policy='keydiff', but .*'h2o'; open one with policy='keydiff'"),
+        ({"policy": "h2o"}, r"was saved with policy='keydiff\(rope=off\)', but .*'h2o'; open one with policy='keydiff"),
         ({"n_ctx_train": 4096}, r"was saved with the model 'tiny.*' .*, but this runtime has"),
     ],
 )

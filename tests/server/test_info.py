@@ -110,7 +110,7 @@ def test_health_and_props(ask, server):
     props = ask("/props")
     assert props.json()["budget"] == 64
     assert props.json()["ceiling_bytes"] == 4 << 30
-    assert props.json()["policy"] == "keydiff"
+    assert props.json()["policy"] == "keydiff(rope=off)"
     assert props.json()["total_slots"] == 1
     assert props.json()["default_generation_settings"]["params"]["n_predict"] == 1024
     assert str(server.state.pool.runtime.plan.model.parent) not in props.text

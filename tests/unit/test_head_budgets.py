@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from edgekv.binding import library
 from edgekv.binding.structs import HEAD_LIMIT
 from edgekv.models.catalog import known_models
 from edgekv.models.head_shares import HeadShares, find_shares, path_beside, read_shares
+from edgekv.planning.choice import MOST_DIVIDED, default_policy
 from edgekv.policies import Head, parse_policy
 from edgekv.policies.heads import divide, native_shares
 from edgekv.policies.selection import Protection
@@ -153,6 +155,7 @@ def test_texts_are_read_without_the_general_question():
     options = Options(memory="1GiB", policy="keydiff+heads", budget=128)
     assert options.reads_alone
     assert options.parsed_focus.spec == "snapkv(window=64, kernel=15, aggregate=max)+critical"
+    assert Options(memory="1GiB", policy="keydiff(rope=off)").reads_alone
     assert not Options(memory="1GiB", policy="keydiff").reads_alone
 
 
@@ -173,6 +176,18 @@ def test_a_model_without_a_table_is_told_how_to_make_one(tmp_path):
     model.touch()
     with pytest.raises(ConfigError, match=r"model.gguf.heads.json' is not there; make it with: edgekv heads --model"):
         find_shares(model, [2, 2])
+
+
+def test_the_default_policy_goes_by_the_model_the_table_and_the_named_cells(default_model, tmp_path):
+    model = tmp_path / "model.gguf"
+    for path, even in ((model, "keydiff(rope=off)"), (default_model, "keydiff"), (Path("hf:a/b"), "keydiff(rope=off)")):
+        assert [default_policy(path, budget) for budget in (None, MOST_DIVIDED + 1)] == [even] * 2
+    assert default_policy(Path("hf:a/b"), MOST_DIVIDED) == "keydiff(rope=off)"
+    assert default_policy(default_model, MOST_DIVIDED) == "keydiff(rope=off)+heads"
+    model.touch()
+    assert default_policy(model, MOST_DIVIDED) == "keydiff(rope=off)"
+    path_beside(model).write_text(TABLE.to_json())
+    assert default_policy(model, MOST_DIVIDED) == "keydiff(rope=off)+heads"
 
 
 def test_the_default_model_has_one_wherever_it_lies(default_model, tmp_path):
