@@ -6,6 +6,7 @@ import errno
 import itertools
 import os
 import stat
+import sys
 import tempfile
 import threading
 from collections.abc import Generator, Iterable, Iterator
@@ -74,7 +75,7 @@ def spooled(pieces: Iterable[str]) -> Iterator[Path]:
         descriptor, name = tempfile.mkstemp(prefix="edgekv-text-")
     except OSError as error:
         raise _no_room(error) from error
-    nameless = PROC.is_dir()
+    nameless = sys.platform != "win32" and PROC.is_dir()  # any folder may have that name on Windows
     try:
         if nameless:
             os.unlink(name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import itertools
 import json
 import os
@@ -22,6 +21,7 @@ from edgekv.binding import structs
 from edgekv.binding.snapshot_meta import CachedSource, SnapshotMeta
 from edgekv.options import KV_TYPES
 from edgekv.store.atomic_write import SUFFIX, _prefix, atomic_write
+from edgekv.store.locks import lock
 from edgekv.store.snapshot_file import Section, SnapshotFile, open_snapshot_file, write_snapshot_file
 
 TRAINED = [8192, 512]  # tokens; a text goes past the second number
@@ -431,7 +431,7 @@ def test_leftovers_go_with_the_next_save_and_nobody_elses_do(session, tmp_path):
     session.save(tmp_path / "b")
     assert left.exists()
     with left.open("rb") as writer:  # somebody is at it
-        fcntl.flock(writer, fcntl.LOCK_EX)
+        assert lock(writer.fileno())
         session.save(tmp_path / "a")
         assert left.exists()
     session.save(tmp_path / "a")
