@@ -9,7 +9,7 @@ if sys.platform == "win32":
     import _winapi
     import msvcrt
 
-    _SHARED = 0x7  # with those who read, write, rename or remove the file
+    _SHARED = 0x7  # FILE_SHARE_READ, FILE_SHARE_WRITE and FILE_SHARE_DELETE
     _CREATE_NEW = 1
 
     def opener(name: str, flags: int) -> int:
