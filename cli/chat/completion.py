@@ -36,5 +36,5 @@ def paths(beginning: str) -> Iterator[str]:
             )
     except OSError:
         return
-    written = beginning.removesuffix(name)  # with the separators that were typed
+    written = beginning.removesuffix(name)  # keeps separators as they were typed
     yield from (written + it for it in found)
