@@ -16,7 +16,7 @@ import typer.core
 import typer.main
 
 import edgekv
-from edgekv.prompt.spool import PROC
+from edgekv.prompt.spool import copies_are_nameless
 
 from . import (
     ask,
@@ -112,7 +112,7 @@ EXIT_STATUS: tuple[tuple[type[edgekv.EdgeKVError], int], ...] = (
 
 def main() -> int:
     """Run the command line; returns the exit status: 0 ok, 2 usage, 3 cannot fit, 4 model unusable, 130 interrupted."""
-    if not PROC.is_dir():  # copies of texts have names there, and something has to remove them
+    if not copies_are_nameless():  # copies of texts have names there, and something has to remove them
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     warnings.showwarning = _show_warning
     return _told(_run)

@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
-# Build the library for 64-bit Windows on Linux by mingw-w64, and run its native tests under wine.
-#   scripts/test_windows.sh [PYTEST_ARGUMENT...]
-# Wine is not Windows: it says nothing of speed or memory, and GCC is not the compiler of the wheels. There is no Python for Windows
-# here, so nothing of the package is run; mypy checks its branches for Windows (.ci/run). docs/platforms.md lists what is not covered.
+# Build the library for 64-bit Windows on Linux by mingw-w64, and run its tests under wine: the native ones, then some of Python's.
+#   scripts/test_windows.sh [native|python] [PYTEST_ARGUMENT...]
+# Without the name of a part both run. The part `python` needs a package index, and Python 3.11 in the checkout's environment.
+# Wine is not Windows: it says nothing of speed or memory, and GCC is not the compiler of the wheels.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+
+parts=(native python)
+case "${1:-}" in native | python) parts=("$1") && shift ;; esac
 
 . scripts/separate_build.sh
 wine=/usr/lib/wine/wine64 # the program `wine` asks for 32-bit libraries, too
@@ -22,8 +25,12 @@ configure "$build" -DEDGEKV_NATIVE_ARCH=OFF \
     "-DCMAKE_CROSSCOMPILING_EMULATOR=$wine"
 build_library "$build"
 
+exported() { # DLL
+    x86_64-w64-mingw32-objdump -p "$1" | sed -n '/Ordinal\/Name Pointer/,$ s/.*\s\([A-Za-z0-9_]*\)$/\1/p'
+}
+
 # The bindings and C programs find every function in the library, which needs nothing that Windows does not have.
-exports=$(x86_64-w64-mingw32-objdump -p "$build/llama.dll" | sed -n '/Ordinal\/Name Pointer/,$ s/.* \([a-z0-9_]*\)$/\1/p')
+exports=$(exported "$build/llama.dll")
 for name in edgekv_cache_open edgekv_plan_make llama_model_load_from_file llama_decode ggml_init gguf_init_from_file; do
     grep -qx "$name" <<<"$exports" || { echo "llama.dll does not export $name" >&2; exit 1; }
 done
@@ -31,4 +38,70 @@ needed=$(x86_64-w64-mingw32-objdump -p "$build/llama.dll" | sed -n 's/.*DLL Name
 if grep -iE 'libstdc|libgcc|winpthread' <<<"$needed"; then echo "llama.dll needs a library of the compiler" >&2; exit 1; fi
 
 export WINEPREFIX=$build/wine WINEDEBUG=-all
-native_tests "$build" -k plain "$@"
+
+if [[ " ${parts[*]} " = *" native "* ]]; then
+    native_tests "$build" -k plain "$@"
+fi
+
+# ---- Python's: the interpreter lies in Panda3D's wheel, for the programs that Panda3D packages; the standard library is this environment's,
+# and so are other packages, as far as they are Python ----
+
+# The last numpy whose complex numbers need no function of the C library that wine 8 lacks.
+packages=(numpy==1.26.4 psutil pyyaml colorama pypdfium2)
+panda3d=1.10.14 # with Python 3.11.7
+
+unpack_python() { # FOLDER
+    [ "$("$python" -c 'import sys; print(*sys.version_info[:2])')" = "3 11" ] ||
+        { echo "Python for Windows is one of 3.11, and its standard library is the environment's; run uv sync --python 3.11" >&2; exit 1; }
+    rm -rf "$1.new" "$1.panda3d"
+    mkdir "$1.new"
+    for_windows --target "$1.panda3d" --no-deps "panda3d==$panda3d"
+    cp "$1.panda3d"/deploy_libs/{*.pyd,libcrypto*,libffi*,libssl*,python311.dll,sqlite3.dll,VCRUNTIME140.dll} "$1.new"
+    rm -rf "$1.panda3d"
+    cp -r "$("$python" -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')" "$1.new/Lib"
+    rm -rf "$1.new"/Lib/{site-packages,test,lib-dynload,config-*}
+    cat >"$1.new/main.c" <<'END'
+#include <windows.h>
+int wmain(int n, wchar_t **arguments)
+{
+    HMODULE python = LoadLibraryW(L"python311.dll");
+    int (*run)(int, wchar_t **) = python ? (int (*)(int, wchar_t **))GetProcAddress(python, "Py_Main") : NULL;
+    return run ? run(n, arguments) : 126;
+}
+END
+    x86_64-w64-mingw32-gcc-posix -O1 -municode "$1.new/main.c" -o "$1.new/python.exe"
+    # The stable interface of Python's is a library without code: its names are those of another one.
+    { echo LIBRARY python3 && echo EXPORTS && exported "$1.new/python311.dll" | grep -E '^_?Py' | sed 's/.*/& = python311.&/'; } \
+        >"$1.new/python3.def"
+    x86_64-w64-mingw32-gcc-posix -shared -nostdlib -Wl,--entry=0 -o "$1.new/python3.dll" "$1.new/python3.def"
+    mv "$1.new" "$1"
+}
+
+for_windows() { # ARGUMENT_OF_UV_PIP_INSTALL...
+    uv pip install -q --python-platform x86_64-pc-windows-msvc --python-version 3.11 --only-binary :all: "$@"
+}
+
+if [[ " ${parts[*]} " = *" python "* ]]; then
+    root=$build/python
+    [ -d "$root" ] || unpack_python "$root"
+    rm -rf "$root.packages" "$build/checkout"
+    for_windows --target "$root.packages" "${packages[@]}"
+    mkdir -p "$build/checkout/edgekv" # as an install lays it out
+    ln -s "$PWD"/edgekv/* "$PWD"/models "$PWD"/cli "$build/checkout/edgekv/"
+    installed=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    cat >"$build/python3" <<END
+#!/bin/sh
+export WINEPREFIX="$WINEPREFIX" WINEDEBUG=-all EDGEKV_LIB_PATH="Z:$build" PYTHONSAFEPATH=1
+export PYTHONPATH="Z:$build/checkout;Z:$root.packages;Z:$installed"
+exec "$wine" "$root/python.exe" "\$@"
+END
+    chmod +x "$build/python3"
+    # A program in a folder of tests cannot import its neighbours, because PYTHONSAFEPATH keeps the checkout's edgekv out.
+    [ $# -gt 0 ] || set -- --deselect tests/runtime/test_session_files.py::test_damaged_files_are_refused_or_sound tests/runtime/test_{exactness,worker,session,session_files}.py \
+        tests/unit/test_{store,spool,channel,jsonl,documents,measure_memory}.py
+    echo "pytest $* on Windows:" # its streams are pipes, because under wine this Python takes no files for them
+    "$build/python3" -m pytest -q -p no:cacheprovider "$@" </dev/null 2>&1 | cat
+    echo "README's question about one line:"
+    echo "The road to the City of Emeralds is paved with yellow brick." |
+        "$build/python3" -m edgekv ask --memory 1GiB "What is the road to the City of Emeralds paved with?" 2>&1 | grep "yellow brick"
+fi

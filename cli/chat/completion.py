@@ -36,4 +36,5 @@ def paths(beginning: str) -> Iterator[str]:
             )
     except OSError:
         return
-    yield from (os.path.join(folder, it) for it in found)
+    written = beginning.removesuffix(name)  # keeps separators as they were typed
+    yield from (written + it for it in found)

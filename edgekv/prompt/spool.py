@@ -6,6 +6,7 @@ import errno
 import itertools
 import os
 import stat
+import sys
 import tempfile
 import threading
 from collections.abc import Generator, Iterable, Iterator
@@ -74,7 +75,7 @@ def spooled(pieces: Iterable[str]) -> Iterator[Path]:
         descriptor, name = tempfile.mkstemp(prefix="edgekv-text-")
     except OSError as error:
         raise _no_room(error) from error
-    nameless = PROC.is_dir()
+    nameless = copies_are_nameless()
     try:
         if nameless:
             os.unlink(name)
@@ -89,6 +90,11 @@ def spooled(pieces: Iterable[str]) -> Iterator[Path]:
         if not nameless:
             with suppress(OSError):
                 os.unlink(name)
+
+
+def copies_are_nameless() -> bool:
+    """Return True if copies have no names, and are gone with the process."""
+    return sys.platform != "win32" and PROC.is_dir()  # any folder may have that name on Windows
 
 
 def _marked(pieces: Iterable[str]) -> Iterator[str]:

@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from edgekv.errors import SessionFileError
+from edgekv.store import shared_files
 from edgekv.store.atomic_write import atomic_write
 
 from .api.body import Body
@@ -91,7 +92,7 @@ def _lines(files: list[Path]) -> Iterator[bytes]:
     """Yield the files' texts. A file that cannot be read is left out, or ends early, and its line is no JSON."""
     for path in files:
         try:
-            with path.open("rb") as file:
+            with open(path, "rb", opener=shared_files.opener) as file:
                 while piece := file.read(PIECE_BYTES):
                     yield piece
         except OSError:

@@ -6,6 +6,7 @@ import hashlib
 import os
 import secrets
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,9 +14,11 @@ from typing import BinaryIO
 
 from edgekv.errors import SessionFileError
 
-from .locks import lock, new_locked
+from . import shared_files
+from .locks import AGAIN_S, lock, new_locked
 
 SUFFIX = ".edgekv-part"  # suffix of a file that is not complete yet
+OPEN_S = 5.0  # seconds to wait for a process that has the old file open, where it cannot be replaced meanwhile
 
 
 @contextmanager
@@ -36,9 +39,7 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-            if sys.platform == "win32":  # Windows does not rename an open file
-                file.close()
-            os.replace(file.name, path)
+            _replace(file.name, path)
     except BaseException:
         with suppress(OSError):
             os.unlink(file.name)
@@ -69,19 +70,33 @@ def _prefix(name: str) -> str:
 def _part(path: Path) -> BinaryIO:
     """Make a new file beside `path`, which only its owner can read."""
     part = path.parent / f"{_prefix(path.name)}{secrets.token_hex(4)}{SUFFIX}"
-    return open(part, "xb", opener=lambda name, flags: os.open(name, flags, 0o600))
+    return open(part, "xb", opener=shared_files.opener)
+
+
+def _replace(part: str, path: Path) -> None:
+    """Give a file the name of another. Windows replaces no file that somebody has open."""
+    deadline = time.monotonic() + (OPEN_S if sys.platform == "win32" else 0.0)
+    while True:
+        try:
+            os.replace(part, path)
+            return
+        except PermissionError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(AGAIN_S)
 
 
 def _removed(part: str) -> bool:
     """Remove a file that nobody writes; returns False if it is still being written or cannot be removed."""
     try:
-        if sys.platform == "win32":  # Windows does not remove an open file
-            os.unlink(part)
-            return True
-        descriptor = os.open(part, os.O_RDWR | os.O_NOFOLLOW)
+        descriptor = shared_files.opener(part, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
         try:
             if not lock(descriptor):
                 return False
+            if sys.platform == "win32":  # a removed file keeps its name there until everyone has closed it
+                gone = os.path.join(os.path.dirname(part), f".{secrets.token_hex(8)}{SUFFIX}")
+                os.rename(part, gone)
+                part = gone
             os.unlink(part)
         finally:
             os.close(descriptor)

@@ -36,7 +36,7 @@ from edgekv.errors import SessionFileError
 from edgekv.memory.raw_files import CHUNK_BYTES, read_all, write_all
 from edgekv.memory.sizes import format_size
 
-from . import byte_planes
+from . import byte_planes, shared_files
 from .snapshot_header import SnapshotHeader
 
 VERSION, PACKED_VERSION = 2, 3
@@ -283,7 +283,7 @@ def open_snapshot_file(path: Path, *, checked: bool = True) -> Iterator[Snapshot
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe or a device could wait for ever
             raise SessionFileError(f"{str(path)!r} is not a file; give the path of a saved session")
-        with open(path, "rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=shared_files.opener) as file:
             yield SnapshotFile(file, repr(str(path)), checked=checked)
     except OSError as error:
         raise SessionFileError(

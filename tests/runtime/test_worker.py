@@ -22,7 +22,9 @@ from command import words
 import edgekv
 from edgekv.worker import worker_process
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
+signals = pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
+scripts = pytest.mark.skipif(sys.platform == "win32", reason="a script is no program there")
+KILLED, ABORTED = ("status 1;", "status 3;") if sys.platform == "win32" else ("signal 9 ", "signal 6 ")
 
 
 @pytest.fixture(autouse=True)
@@ -119,7 +121,7 @@ def test_the_host_loads_nothing_native(tiny_model):
 
 
 def test_the_ceiling_is_for_the_worker_alone(runtime, tiny_model):
-    held = np.ones(64 << 20, dtype=np.uint8)  # memory of the host
+    held = np.ones(192 << 20, dtype=np.uint8)  # memory of the host
     path = tiny_model(n_layer=2, n_ctx_train=2048)
     options = {"budget": 64, "threads": 1, "memory": "4GiB"}
     here, there = (edgekv.plan(path, isolated=isolated, **options) for isolated in (False, True))
@@ -239,7 +241,7 @@ def _registered(scorer):
 def test_what_a_scorer_raises_ends_the_reply_and_what_it_crashes_ends_the_worker(open_runtime):
     for scorer, error, words_of_it in (
         (worker_scorers.failing, edgekv.PolicyError, "ZeroDivisionError: on purpose"),
-        (worker_scorers.aborting, edgekv.WorkerError, "signal 6"),
+        (worker_scorers.aborting, edgekv.WorkerError, ABORTED),
     ):
         with (
             open_runtime(policy=_registered(scorer)) as rt,
@@ -258,15 +260,18 @@ def answers(open_runtime):
         return bool("".join(session.generate("a b c", max_tokens=3)))
 
 
-DEATHS = [(signal.SIGKILL, moment) for moment in ("reading", "generating", "waiting")] + [
-    (signal.SIGABRT, "generating"),
-    (signal.SIGSEGV, "reading"),
-]
+if sys.platform == "win32":  # a process is ended with a number as its status
+    DEATHS = [(signal.SIGTERM, moment) for moment in ("reading", "generating", "waiting")]
+    ENDED = "ended with status {:d};"
+else:
+    DEATHS = [(signal.SIGKILL, moment) for moment in ("reading", "generating", "waiting")]
+    DEATHS += [(signal.SIGABRT, "generating"), (signal.SIGSEGV, "reading")]
+    ENDED = "was ended by signal {:d} "
 
 
 @pytest.mark.parametrize(("number", "moment"), DEATHS, ids=lambda value: getattr(value, "name", value))
 def test_a_worker_that_dies_is_an_error_in_every_call(open_runtime, number, moment):
-    gone = pytest.raises(edgekv.WorkerError, match=rf"was ended by signal {number:d} .*open another")
+    gone = pytest.raises(edgekv.WorkerError, match=f"{ENDED.format(number)}.*open another")
     with open_runtime() as rt, rt.session() as session:
 
         def kill(*_):
@@ -302,10 +307,11 @@ def test_a_worker_that_dies_while_it_loads_is_an_error(open_runtime, monkeypatch
         return worker
 
     monkeypatch.setattr(worker_process, "_start", start_and_kill)
-    with pytest.raises(edgekv.WorkerError, match="signal 9"):
+    with pytest.raises(edgekv.WorkerError, match=KILLED):
         open_runtime()
 
 
+@signals
 @pytest.mark.parametrize("generating", [True, False])
 @pytest.mark.parametrize(("known", "how"), [(True, "was stopped by a signal"), (False, "gave no sign of life for 1 s")])
 def test_a_worker_that_stands_still_is_an_error(open_runtime, monkeypatch, generating, known, how):
@@ -321,6 +327,7 @@ def test_a_worker_that_stands_still_is_an_error(open_runtime, monkeypatch, gener
             next(pieces) if generating else session.n_past
 
 
+@signals
 def test_closing_ends_a_worker_that_stands_still(open_runtime, workers):
     with open_runtime() as rt:
         os.kill(rt.worker_pid, signal.SIGSTOP)
@@ -333,6 +340,7 @@ def test_a_python_that_does_not_start_is_an_error(open_runtime, monkeypatch):
         open_runtime()
 
 
+@signals
 def test_ctrl_c_is_left_to_the_host(runtime, session):
     assert os.getpgid(runtime.worker_pid) != os.getpgid(0)
     os.kill(runtime.worker_pid, signal.SIGINT)
@@ -359,11 +367,15 @@ def test_the_worker_ends_when_the_host_is_killed(tiny_model):
         if not _runs(pid):
             return
         time.sleep(0.01)
-    os.kill(pid, signal.SIGKILL)
+    os.kill(pid, signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL)
     pytest.fail("the worker outlived its host")
 
 
 def _runs(pid):
+    if sys.platform == "win32":
+        import psutil
+
+        return psutil.pid_exists(pid)
     try:
         os.kill(pid, 0)
         with open(f"/proc/{pid}/stat") as stat:
@@ -449,6 +461,7 @@ def run_frozen(folder, prepare, *arguments):
     return subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 
+@scripts
 def test_a_frozen_program_is_its_own_worker(runtime, tiny_model, tmp_path):
     with runtime.session() as session:
         said = "".join(session.generate("a b c", max_tokens=3))
@@ -456,6 +469,7 @@ def test_a_frozen_program_is_its_own_worker(runtime, tiny_model, tmp_path):
     assert (done.stdout, done.stderr) == ("True 3\n", "")
 
 
+@scripts
 def test_a_frozen_program_that_is_not_prepared_is_not_started_again(tiny_model, tmp_path):
     done = run_frozen(tmp_path, "", tiny_model(n_layer=2, n_ctx_train=2048), "")
     assert done.returncode == 1

@@ -125,7 +125,8 @@ def test_three_quotes_span_lines():
 
 def test_what_tab_offers(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
+    for home in ("HOME", "USERPROFILE"):
+        monkeypatch.setenv(home, str(tmp_path))
     (tmp_path / "book.txt").touch()
     (tmp_path / "books").mkdir()
     (tmp_path / "books" / "one.txt").touch()

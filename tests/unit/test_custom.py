@@ -224,7 +224,11 @@ def raises(keys):
     [
         (raises, PolicyError, "scorer bad failed: ZeroDivisionError: division by zero"),
         (lambda keys: None, PolicyError, "scorer bad returned object; return float32"),
-        (lambda keys: np.zeros(keys.shape[:2], dtype=int), PolicyError, "scorer bad returned int64; return float32"),
+        (
+            lambda keys: np.zeros(keys.shape[:2], dtype=np.int64),
+            PolicyError,
+            "scorer bad returned int64; return float32",
+        ),
         (lambda keys: np.zeros(keys.shape[:2], dtype=bool), PolicyError, "scorer bad returned bool"),
         (lambda keys: np.zeros(keys.shape[:2], dtype=complex), PolicyError, "scorer bad returned complex128"),
         (lambda keys: [[1.0], [1.0, 2.0]], PolicyError, "scorer bad failed: ValueError"),

@@ -24,7 +24,7 @@ def tree(tmp_path):
             file.write_text(f"{text}\n")
         (tmp_path / "groups").write_text(groups)
         found = group_limit(tmp_path / "groups", mount)
-        return None if found is None else (found.n_bytes, str(found.file.relative_to(mount)))
+        return None if found is None else (found.n_bytes, found.file.relative_to(mount).as_posix())
 
     return find
 
