@@ -187,7 +187,8 @@ def test_few_named_cells_are_divided_by_the_table_of_a_model(tmp_path):
 
     divided = "keydiff(rope=off)+heads"
     assert policy(with_table, budget=MOST_DIVIDED) == policy(with_table, budget=40) == divided
-    assert policy(with_table, budget=MOST_DIVIDED + 1) == policy(with_table) == policy(without, budget=40) == "keydiff"
+    even = [policy(with_table, budget=MOST_DIVIDED + 1), policy(with_table), policy(without, budget=40)]
+    assert even == ["keydiff(rope=off)"] * 3
     assert policy(with_table, budget=40, policy="tova") == "tova"
     assert Options(memory="1GiB", budget=40).parsed_policy.spec == "keydiff"
 
