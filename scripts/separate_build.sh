@@ -27,6 +27,12 @@ build_library() { # BUILD
     "${tools[@]}" cmake --build "$1" --target edgekv >"$1/build.log" || { cat "$1/build.log"; exit 1; }
 }
 
+lay_out_checkout() { # FOLDER: edgekv's sources as an install lays them out
+    rm -rf "$1"
+    mkdir -p "$1/edgekv"
+    ln -s "$PWD"/edgekv/* "$PWD"/models "$PWD"/cli "$1/edgekv/"
+}
+
 native_tests() { # BUILD PYTEST_ARGUMENT...
     EDGEKV_NATIVE_BUILD=$1 uv run --no-sync pytest -q tests/native/test_native.py "${@:2}"
 }

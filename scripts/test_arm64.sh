@@ -79,9 +79,7 @@ root=$build/python
 if [[ " ${parts[*]} " = *" python "* ]]; then
     configure_for "$build" ""
     build_library "$build"
-    rm -rf "$build/checkout"
-    mkdir -p "$build/checkout/edgekv" # as an install lays it out
-    ln -s "$PWD"/edgekv/* "$PWD"/models "$PWD"/cli "$build/checkout/edgekv/"
+    lay_out_checkout "$build/checkout"
     emulated_python "$build/python3" "$build/checkout"
     [ $# -gt 0 ] || set -- tests/runtime/test_exactness.py # the emulator takes half a minute for each of its tests
     for processor in max cortex-a72; do

@@ -84,10 +84,9 @@ for_windows() { # ARGUMENT_OF_UV_PIP_INSTALL...
 if [[ " ${parts[*]} " = *" python "* ]]; then
     root=$build/python
     [ -d "$root" ] || unpack_python "$root"
-    rm -rf "$root.packages" "$build/checkout"
+    rm -rf "$root.packages"
     for_windows --target "$root.packages" "${packages[@]}"
-    mkdir -p "$build/checkout/edgekv" # as an install lays it out
-    ln -s "$PWD"/edgekv/* "$PWD"/models "$PWD"/cli "$build/checkout/edgekv/"
+    lay_out_checkout "$build/checkout"
     installed=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
     cat >"$build/python3" <<END
 #!/bin/sh
