@@ -155,6 +155,7 @@ def _run(
     pictures: Path | None,
     as_json: bool,
     threads: int | None,
+    gpu_layers: int,
     workers: int,
     cluster: str | None,
     rpc: None,
@@ -174,7 +175,7 @@ def _run(
         try:
             # the length of a text that is read as it is comes later
             with measuring_bar([case.length or 1 for case in cases]) as bar:
-                for case in run(cases, store, _how(threads, workers, cluster)):
+                for case in run(cases, store, _how(threads, gpu_layers, workers, cluster)):
                     bar(case.length or 1, f"{case.task}: {case.setting.name}")
         except KeyboardInterrupt:
             stopped = True
@@ -191,13 +192,13 @@ def _run(
         raise KeyboardInterrupt
 
 
-def _how(threads: int | None, workers: int, cluster: str | None) -> Measure:
+def _how(threads: int | None, gpu_layers: int, workers: int, cluster: str | None) -> Measure:
     """Return the function that measures cases: in this process, in others of this machine, or on a cluster."""
     from edgekv.evals import grid, spread
 
     one_way_to_share(workers, cluster)
     if cluster is not None:
-        return functools.partial(spread.over_cluster, scheduler=cluster, threads=threads)
+        return functools.partial(spread.over_cluster, scheduler=cluster, threads=threads, gpu_layers=gpu_layers)
     if workers:
-        return functools.partial(spread.over_processes, workers=workers, threads=threads or 1)
-    return functools.partial(grid.in_process, threads=threads)
+        return functools.partial(spread.over_processes, workers=workers, threads=threads or 1, gpu_layers=gpu_layers)
+    return functools.partial(grid.in_process, threads=threads, gpu_layers=gpu_layers)

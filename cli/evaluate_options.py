@@ -88,6 +88,7 @@ def run_options(
     pictures: Annotated[Path | None, typer.Option(metavar="DIR", help="Draw pictures (PNG) into this folder.")] = None,
     as_json: AsJson = False,
     threads: Annotated[int | None, typer.Option(help="Threads. Default: one for every processor.")] = None,
+    gpu_layers: Annotated[int, typer.Option(min=0, help="Layers to put on GPUs. Default: none.")] = 0,
     workers: Annotated[
         int, typer.Option(help="Processes that share the work; each takes --threads, or 1. Needs the extra dask.")
     ] = 0,

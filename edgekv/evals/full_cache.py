@@ -34,7 +34,7 @@ def full_cache(runtime: edgekv.Runtime, setting: Setting, n_tokens: int) -> Iter
     """
     if not setting.holds_text:
         setting = replace(setting, policy=FULL, focus=OFF)
-    options = setting.options(n_tokens, threads=runtime.options.threads)
+    options = setting.options(n_tokens, threads=runtime.options.threads, gpu_layers=runtime.options.gpu_layers)
     assert options.budget is not None
     model = runtime.model
     layout = library.load().edgekv_layout_for(options.budget, options.block, options.probe_cells, 0, 0)

@@ -188,9 +188,9 @@ def measure(case: Case, runtimes: OpenRuntime) -> dict[str, Any]:
         return {"refused": str(error)}
 
 
-def in_process(cases: Iterable[Case], *, threads: int | None = None) -> Done:
+def in_process(cases: Iterable[Case], *, threads: int | None = None, gpu_layers: int = 0) -> Done:
     """Measure one case after the other, here."""
-    with OpenRuntime(threads=threads) as runtimes:
+    with OpenRuntime(threads=threads, gpu_layers=gpu_layers) as runtimes:
         for case in cases:
             yield case, measure(case, runtimes)
 

@@ -30,6 +30,7 @@ def run_isolated(
     *,
     nll: bool,
     threads: int | None,
+    gpu_layers: int = 0,
 ) -> tuple[list[Answered], dict[str, Any]]:
     """Run `ask_all` in a fresh process that never holds the text as a whole; return its result, and figures.
 
@@ -40,7 +41,7 @@ def run_isolated(
 
     Raises WorkerError if the process is killed, and what `edgekv.Runtime` and sessions raise.
     """
-    stats = in_fresh_process(_read, setting, n_tokens, text, questions, nll, threads)
+    stats = in_fresh_process(_read, setting, n_tokens, text, questions, nll, threads, gpu_layers)
     return stats.pop("answered"), stats
 
 
@@ -51,9 +52,10 @@ def _read(
     questions: Sequence[Question],
     nll: bool,
     threads: int | None,
+    gpu_layers: int,
 ) -> dict[str, Any]:
     tenths = Tenths()
-    with setting.open(n_tokens, threads=threads) as runtime:
+    with setting.open(n_tokens, threads=threads, gpu_layers=gpu_layers) as runtime:
         answered = ask_all(runtime, setting, text, questions, tenths, nll=nll)
         return {"answered": answered, **tenths.figures(), "planned_bytes": runtime.plan.peak_bytes}
 

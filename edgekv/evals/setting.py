@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 import edgekv
+from edgekv.planning.planner import check_device
 
 from . import oracle
 
@@ -97,9 +98,9 @@ class Setting:
         """Plan such a runtime. Raises what `edgekv.plan` does."""
         return edgekv.plan(self.model, threads=threads, **self._options(n_tokens) | others)
 
-    def options(self, n_tokens: int, *, threads: int | None = None) -> edgekv.Options:
+    def options(self, n_tokens: int, *, threads: int | None = None, **others: Any) -> edgekv.Options:
         """Return the options of such a runtime. Raises what `edgekv.Options` does."""
-        return edgekv.Options(threads=threads, **self._options(n_tokens))
+        return edgekv.Options(threads=threads, **self._options(n_tokens) | others)
 
     def _options(self, n_tokens: int) -> dict[str, Any]:
         memory = self.memory or "100%"
@@ -143,10 +144,13 @@ class OpenRuntime:
     """A cache between cases: the runtime of the last setting, and values that cases of one text share.
 
     Neither changes a result: each case finds what it would have made itself. Close it, or use it in `with`.
+
+    gpu_layers: layers that lie on a GPU. Raises ConfigError if there are to be any, and there is no GPU.
     """
 
-    def __init__(self, *, threads: int | None = None) -> None:
-        self.threads = threads
+    def __init__(self, *, threads: int | None = None, gpu_layers: int = 0) -> None:
+        check_device(edgekv.Options(gpu_layers=gpu_layers))  # here, since a setting that is refused counts as measured
+        self.threads, self.gpu_layers = threads, gpu_layers
         self._setting: Setting | None = None
         self._n_tokens = 0
         self._runtime: edgekv.Runtime | None = None
@@ -157,7 +161,7 @@ class OpenRuntime:
         fits = not setting.holds_text or n_tokens <= self._n_tokens
         if self._runtime is None or self._setting != setting or not fits:
             self._close_runtime()
-            self._runtime = setting.open(n_tokens, threads=self.threads)
+            self._runtime = setting.open(n_tokens, threads=self.threads, gpu_layers=self.gpu_layers)
             self._setting, self._n_tokens = setting, n_tokens
         return self._runtime
 

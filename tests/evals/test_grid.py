@@ -1,6 +1,8 @@
 """Grids: which cases they hold, and that none is measured twice."""
 
 import dataclasses
+import functools
+import io
 import itertools
 
 import pytest
@@ -9,6 +11,7 @@ import edgekv
 from edgekv.evals import grid as grids
 from edgekv.evals.grid import Grid, in_process, run
 from edgekv.evals.results import Results, key_of
+from edgekv.evals.setting import OpenRuntime, Setting
 from edgekv.evals.tasks import Task
 
 
@@ -98,6 +101,26 @@ def test_a_setting_that_cannot_be_is_a_result(counted, tmp_path):
     with Results(tmp_path / "results.jsonl") as results:
         list(run(cases, results, in_process))
         assert [results.get(case.config()) for case in cases] == [{"refused": "13 cells hold nothing"}, {"score": 0}]
+
+
+def test_without_a_gpu_layers_on_one_are_no_result(counted, tmp_path, monkeypatch):
+    make, asked = counted
+    monkeypatch.setattr("edgekv.planning.planner.has_gpu", lambda: False)
+    measured = functools.partial(in_process, gpu_layers=2)
+    with Results(tmp_path / "results.jsonl") as results:
+        with pytest.raises(edgekv.ConfigError, match="gpu_layers=2 needs a GPU"):
+            list(run(make(samples=1).cases(), results, measured))
+        assert not asked
+        assert len(list(run(make(samples=1).cases(), results, in_process))) == 2
+
+
+def test_layers_on_a_gpu_are_those_of_every_runtime(tiny_model, monkeypatch):
+    opened = []
+    monkeypatch.setattr("edgekv.planning.planner.has_gpu", lambda: True)
+    monkeypatch.setattr(Setting, "open", lambda self, n_tokens, **options: opened.append(options) or io.BytesIO())
+    with OpenRuntime(threads=1, gpu_layers=2) as runtimes:
+        runtimes.get(Setting(model=str(tiny_model())), 100)
+    assert opened == [{"threads": 1, "gpu_layers": 2}]
 
 
 @pytest.mark.parametrize(

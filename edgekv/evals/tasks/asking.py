@@ -96,6 +96,7 @@ def _isolated(case: Case, runtimes: OpenRuntime, make: Callable[..., Document]) 
             document.questions,
             nll=ANSWER_NLL in case.metrics,
             threads=runtimes.threads,
+            gpu_layers=runtimes.gpu_layers,
         )
         return document, answered, {"alone": stats}
 
