@@ -114,6 +114,19 @@ def qa(
 
 @app.command()
 @_task
+def chat(
+    grid: dict[str, Any],
+    how: dict[str, Any],
+    turns: Annotated[int, typer.Option(help="Turns of a chat, which quote --length tokens in all.")] = 200,
+    facts: Annotated[int, typer.Option(help="Facts that are told in the first quarter of the turns.")] = 8,
+    reply: Annotated[int, typer.Option(help="Most tokens of a reply.")] = 24,
+) -> None:
+    """Ask late in a long chat for facts that were told early."""
+    _run([_grid("chat", grid, turns=(turns,), facts=(facts,), reply=(reply,))], **how)
+
+
+@app.command()
+@_task
 def perplexity(grid: dict[str, Any], how: dict[str, Any]) -> None:
     """Measure how well a text is predicted while its tokens are evicted, compared with the full cache."""
     _run([_grid("perplexity", grid)], **how)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from edgekv.binding.model import Model
@@ -138,14 +138,20 @@ def document(
 
 
 def _several(rng: random.Random, text: str, n: int) -> Document:
-    """One fact in each n-th of the text: of every kind one, before there are two of any."""
-    facts = [*rng.sample(FACTS, len(FACTS)), *rng.sample(MORE_FACTS, len(MORE_FACTS))][:n]
-    needles, answers = [], []
-    for i, fact in enumerate(facts):
+    """One fact in each n-th of the text."""
+    needles, questions = [], []
+    for i, (sentence, question) in enumerate(told_facts(rng, n)):
+        needles.append(((i + rng.random()) / n, sentence))
+        questions.append(question)
+    return Document(prose.plant(text, needles), tuple(questions))
+
+
+def told_facts(rng: random.Random, n: int) -> Iterator[tuple[str, Question]]:
+    """Draw n facts as they are needed, with different answers: of every kind one, before there are two of any."""
+    answers: list[str] = []
+    for fact in [*rng.sample(FACTS, len(FACTS)), *rng.sample(MORE_FACTS, len(MORE_FACTS))][:n]:
         answer = fact.draw(rng)
         while answer in answers:
             answer = fact.draw(rng)
         answers.append(answer)
-        needles.append(((i + rng.random()) / n, fact.sentence.format(answer=answer)))
-    questions = (Question(fact.question, (answer,)) for fact, answer in zip(facts, answers, strict=True))
-    return Document(prose.plant(text, needles), tuple(questions))
+        yield fact.sentence.format(answer=answer), Question(fact.question, (answer,))

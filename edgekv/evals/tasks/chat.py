@@ -1,0 +1,66 @@
+"""The task "chat": what is left of facts that were told early in a chat of many turns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import edgekv
+from edgekv.evals.answer_likelihood import answer_nll, read_question
+from edgekv.evals.case import Case, book_text
+from edgekv.evals.document import Question
+from edgekv.evals.setting import OpenRuntime
+from edgekv.evals.talk import TELLING, talk
+from edgekv.generation.sampler import GREEDY
+
+PARAMS = {"turns": (200,), "facts": (8,), "reply": (24,)}
+TEMPLATE_TOKENS = 48  # tokens that a turn takes beside what is quoted and said
+
+
+def measure(case: Case, runtimes: OpenRuntime) -> dict[str, Any]:
+    """Hold a chat, and ask for each fact once all are told, in the midst, and at the end.
+
+    score, scores: the mean of the answers at the end, in [0, 1], and of each question; nll, nlls: how unlikely the
+        right answers are then (`answer_likelihood.answer_nll`)
+    after: turns that had been when it was asked; scores_after, nlls_after: the means then
+
+    The session does not know that it was asked: each question is asked of a snapshot.
+    """
+    n_turns, n_facts, n_reply = (case.params[name] for name in PARAMS)
+    runtime = runtimes.get(case.setting, case.length + n_turns * (n_reply + TEMPLATE_TOKENS))
+    said = talk(runtime.model, book_text(case.book), case.length, case.seed, n_turns, n_facts)
+    marks = _marks(n_turns)
+    found = []
+    with runtime.session() as session:
+        for turn, message in enumerate(said.messages, 1):
+            for _ in session.chat(message, max_tokens=n_reply, allow_loops=True, sampling=GREEDY):
+                pass
+            if turn in marks:
+                found.append([_asked(runtime, session, question) for question in said.questions])
+    scores, nlls = ([[each[i] for each in answered] for answered in found] for i in (0, 1))
+    means = {name: [sum(row) / len(row) for row in rows] for name, rows in (("scores", scores), ("nlls", nlls))}
+    return {
+        "score": means["scores"][-1],
+        "scores": scores[-1],
+        "nll": means["nlls"][-1],
+        "nlls": nlls[-1],
+        "after": marks,
+        "scores_after": means["scores"],
+        "nlls_after": means["nlls"],
+    }
+
+
+def _marks(n_turns: int) -> list[int]:
+    """Return the turns after which facts are asked for."""
+    return [n_turns // TELLING, n_turns // 2, n_turns]
+
+
+def _asked(runtime: edgekv.Runtime, session: edgekv.Session, question: Question) -> tuple[float, float]:
+    """Return the score of the reply, and how unlikely the right answer is; the session is as before."""
+    before = session.snapshot()
+    read_question(session, question)
+    nll = answer_nll(runtime, session, question)
+    session.restore(before)
+    pieces = session.chat(question.text, max_tokens=question.max_tokens, allow_loops=True, sampling=GREEDY)
+    score = question.score("".join(pieces))
+    session.restore(before)
+    return score, nll
