@@ -12,7 +12,7 @@ from edgekv.evals.case import Case
 from edgekv.evals.setting import OpenRuntime
 from edgekv.evals.table import Measured, Table
 
-from . import asked, asked_pictures, asking, chat, longgen, perplexity, perturbation
+from . import asked, asked_pictures, asking, long_chat, longgen, perplexity, perturbation
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ TASKS: Mapping[str, Task] = {
     "needle": Task(asking.needle, asked.table, asked_pictures.draw, {"depth": (None,), "needles": (1,)}, asks=True),
     "ruler": Task(asking.ruler, asked.table, asked_pictures.draw, {"kind": ruler.TASKS}, asks=True),
     "qa": Task(asking.qa, asked.table, asked_pictures.draw, asks=True, takes_data=True),
-    "chat": Task(chat.measure, asked.table, asked_pictures.draw, chat.PARAMS),
+    "chat": Task(long_chat.measure, asked.table, asked_pictures.draw, long_chat.PARAMS),
     "perplexity": Task(perplexity.measure, perplexity.table, perplexity.draw),
     "perturbation": Task(perturbation.measure, perturbation.table, perturbation.draw, text=perturbation.text),
     "longgen": Task(longgen.measure, longgen.table, longgen.draw, {"temperature": (0.0,)}),

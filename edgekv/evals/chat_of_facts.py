@@ -19,7 +19,7 @@ REMARK = "I read this today: {text}\n\nWhat do you make of it?"
 
 @dataclass(frozen=True)
 class Talk:
-    """What the user says, turn by turn, and the questions about the facts among it."""
+    """A chat: messages of the user, turn by turn, and questions about the facts among them."""
 
     messages: tuple[str, ...]
     questions: tuple[Question, ...]

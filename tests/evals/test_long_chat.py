@@ -6,8 +6,8 @@ from edgekv.errors import ConfigError
 from edgekv.evals import prose
 from edgekv.evals.grid import Grid
 from edgekv.evals.setting import OpenRuntime
-from edgekv.evals.talk import talk
-from edgekv.evals.tasks import chat
+from edgekv.evals.chat_of_facts import talk
+from edgekv.evals.tasks import long_chat
 
 TURNS, FACTS, TOKENS = 16, 3, 130
 
@@ -54,11 +54,11 @@ def test_asking_leaves_no_trace(tiny_model, policy, monkeypatch):
     )
     (case,) = grid.cases()
     with OpenRuntime(threads=1) as runtimes:
-        found = chat.measure(case, runtimes)
+        found = long_chat.measure(case, runtimes)
         assert found["after"] == [TURNS // 4, TURNS // 2, TURNS]
         assert len(found["scores_after"]) == len(found["nlls_after"]) == 3
         assert found["nll"] == found["nlls_after"][-1] == pytest.approx(sum(found["nlls"]) / FACTS)
         assert found["score"] == sum(found["scores"]) / FACTS
-        monkeypatch.setattr(chat, "_marks", lambda n_turns: [n_turns])
-        at_the_end = chat.measure(case, runtimes)
+        monkeypatch.setattr(long_chat, "_marks", lambda n_turns: [n_turns])
+        at_the_end = long_chat.measure(case, runtimes)
     assert (at_the_end["nlls"], at_the_end["scores"]) == (found["nlls"], found["scores"])
