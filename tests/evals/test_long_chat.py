@@ -4,9 +4,9 @@ import pytest
 
 from edgekv.errors import ConfigError
 from edgekv.evals import prose
+from edgekv.evals.chat_of_facts import talk
 from edgekv.evals.grid import Grid
 from edgekv.evals.setting import OpenRuntime
-from edgekv.evals.chat_of_facts import talk
 from edgekv.evals.tasks import long_chat
 
 TURNS, FACTS, TOKENS = 16, 3, 130

@@ -7,9 +7,9 @@ from typing import Any
 import edgekv
 from edgekv.evals.answer_likelihood import answer_nll, read_question
 from edgekv.evals.case import Case, book_text
+from edgekv.evals.chat_of_facts import TELLING, talk
 from edgekv.evals.document import Question
 from edgekv.evals.setting import OpenRuntime
-from edgekv.evals.chat_of_facts import TELLING, talk
 from edgekv.generation.sampler import GREEDY
 
 PARAMS = {"turns": (200,), "facts": (8,), "reply": (24,)}
