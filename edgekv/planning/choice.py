@@ -38,6 +38,12 @@ def default_policy(model: Path, budget: int | None) -> str:
     return UNTURNED_POLICY if known_as(model) is None else DEFAULT_POLICY
 
 
+def measures_first(model: Path, policy: object, budget: int | None) -> bool:
+    """Return True if the policy is open, and a table of the model's heads, which has none, would decide it."""
+    few = policy is None and budget is not None and 0 < budget <= MOST_DIVIDED
+    return few and model.is_file() and not has_shares(model)
+
+
 def lacks_table(plan: Plan) -> bool:
     """Return True if there is no table of the model's heads, which would divide so many cells if they were named."""
     few = plan.policy in (DEFAULT_POLICY, UNTURNED_POLICY) and plan.budget_cells <= MOST_DIVIDED
@@ -73,6 +79,12 @@ class Request:
             else:
                 chosen["memory"] = most_default_bytes()
         return Request(replace(self.options, **chosen), left_open)
+
+    def undivided(self, path: Path) -> Request | None:
+        """Return the request with even cells, if its open policy divides them by a table; None for any other one."""
+        if "policy" not in self.open or not self.options.divides_by_table:
+            return None
+        return replace(self, options=replace(self.options, policy=default_policy(path, None)))
 
     @property
     def repacks(self) -> bool:
