@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from edgekv.errors import ConfigError
+from edgekv.errors import ConfigError, ModelError
 
 from .catalog import known_as
 from .sampled_digest import sampled_digest
@@ -53,7 +53,10 @@ def path_beside(model: Path) -> Path:
 
 
 def path_in_cache(model: Path) -> Path:
-    """Return the path of a model's table in the user's cache, by the model's digest. Raises OSError for no model."""
+    """Return the path of a model's table in the user's cache, by the model's digest.
+
+    Raises InvalidModelError if the model cannot be read.
+    """
     import platformdirs  # few models need it
 
     return Path(platformdirs.user_cache_dir("edgekv", appauthor=False)) / "heads" / f"{sampled_digest(model)}.json"
@@ -117,7 +120,7 @@ def _cached(model: Path) -> tuple[Path, HeadShares] | None:
     """Return the table in the cache, and its file. A damaged one, or one of another model, is as good as none."""
     if not model.is_file():
         return None
-    with suppress(ConfigError, OSError):
+    with suppress(ConfigError, ModelError):
         path = path_in_cache(model)
         if path.is_file() and (shares := read_shares(path)).model == path.stem:
             return path, shares

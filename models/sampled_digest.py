@@ -6,6 +6,8 @@ import functools
 import hashlib
 from pathlib import Path
 
+from edgekv.errors import InvalidModelError
+
 __all__ = ["sampled_digest"]
 
 N_SAMPLES = 64
@@ -17,10 +19,15 @@ def sampled_digest(path: Path) -> str:
 
     The first sample has the dimensions of a GGUF model, and the others have weights of all layers, so the digest tells
     models apart that differ in their training or quantisation. A file of at most 4 MiB is read whole. A change between
-    two samples of a larger file is not seen. Raises OSError if the file cannot be read.
+    two samples of a larger file is not seen. Raises InvalidModelError if the file cannot be read.
     """
-    status = path.stat()
-    return _digest(path, status.st_size, status.st_mtime_ns)
+    try:
+        status = path.stat()
+        return _digest(path, status.st_size, status.st_mtime_ns)
+    except OSError as error:
+        raise InvalidModelError(
+            f"{str(path)!r} cannot be read: {error.strerror}; check the path and its permissions"
+        ) from error
 
 
 @functools.lru_cache
