@@ -47,8 +47,8 @@ def measure_at_first_use(runtime: dict[str, Any]) -> None:
     from edgekv.evals.measured_heads import N_TOKENS, measure_heads
 
     say(
-        f"{path.name} is new here: {N_TOKENS:,} tokens are read twice, once for this model, to measure which of its "
-        "heads need many cells; --no-measure-heads leaves it out"
+        f"{path.name} has no table of its heads: it is measured now, once, by reading {N_TOKENS:,} tokens twice; "
+        "--no-measure-heads leaves it out"
     )
     started = time.monotonic()
     try:

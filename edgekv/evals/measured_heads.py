@@ -38,8 +38,9 @@ def measure_heads(
     if has_shares(path):
         return None
     out = writable_path_in_cache(path)
-    few = {"n_passages": 1, "n_tokens": N_TOKENS}
-    table = measure(path, **few, memory=memory, threads=threads, isolated=True, progress=progress)
+    table = measure(
+        path, n_passages=1, n_tokens=N_TOKENS, memory=memory, threads=threads, isolated=True, progress=progress
+    )
     write_table(out, table)
     return out
 

@@ -19,7 +19,9 @@ from edgekv.evals import measured_heads
 from edgekv.models.head_shares import path_beside, path_in_cache, read_shares
 
 DIVIDED, EVEN = "keydiff(rope=off)+heads", "keydiff(rope=off)"
-NEW, MEASURED, SAME = "is new here: 1,024 tokens are read twice", "measured in ", "all heads get equally many cells: "
+NEW = "is measured now, once, by reading 1,024 tokens twice"
+MEASURED = "measured in "
+SAME = "all heads get equally many cells: "
 
 
 @pytest.fixture(autouse=True)

@@ -89,7 +89,7 @@ def test_a_server_measures_the_heads_of_its_model_once(model, tmp_path, monkeypa
         command = [*COMMAND, "serve", *SMALL, "--port", "0", "-m", model]
         with started(command, stderr=subprocess.PIPE, text=True) as process:
             lines = list(itertools.takewhile(lambda line: "/v1" not in line, process.stderr))
-        assert any("is new here" in line for line in lines) == measures
+        assert any("is measured now, once" in line for line in lines) == measures
         assert any("measured in" in line for line in lines) == measures
         assert has_shares(model)
 
