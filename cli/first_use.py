@@ -23,6 +23,12 @@ MeasureHeads = Annotated[
     ),
 ]
 
+# options that say where a model lies and who computes
+PLACES = (
+    *("memory", "device_memory", "threads", "repack", "mmap", "resident"),
+    *("gpu_layers", "rpc", "rpc_timeout", "tensor_split"),
+)
+
 
 def measure_at_first_use(runtime: dict[str, Any]) -> None:
     """Measure the table of the model's heads if the default policy would go by one and there is none, and say so.
@@ -53,7 +59,7 @@ def measure_at_first_use(runtime: dict[str, Any]) -> None:
     started = time.monotonic()
     try:
         with reading_bar() as bar:
-            out = measure_heads(path, memory=runtime["memory"], threads=runtime["threads"], progress=bar)
+            out = measure_heads(path, progress=bar, **{name: runtime[name] for name in PLACES})
     except edgekv.EdgeKVError as error:
         say(f"all heads get equally many cells: {worded(str(error))}")
     else:

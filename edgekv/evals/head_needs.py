@@ -7,6 +7,7 @@ import os
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -50,11 +51,12 @@ def measure(
     isolated: bool = False,
     told: Callable[[int], object] = lambda _: None,
     progress: ProgressCallback | None = None,
+    **further: Any,
 ) -> HeadShares:
     """Read passages from random places of the texts in turn, and note how many cells `POLICY` leaves each head.
 
     texts: files of plain text; none = generated prose
-    memory, threads, isolated: as for `edgekv.Runtime`
+    memory, threads, isolated, further: as for `edgekv.Runtime`
     told(i) is called after passage i, and progress while it is read. The scores are those of KVzip (arXiv:2505.23416).
 
     Raises ConfigError and InputError for what cannot be read, CeilingError, and what `edgekv.Runtime` raises.
@@ -76,6 +78,7 @@ def measure(
         threads=threads,
         isolated=isolated,
         swap_bytes=0,  # one session at a time
+        **further,
     ) as runtime:
         tokenizer = RuntimeTokenizer(runtime)
         for i, source in zip(range(n_passages), itertools.cycle(sources or [None])):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from edgekv.errors import ConfigError
 from edgekv.generation.request import ProgressCallback
@@ -20,16 +21,17 @@ def measure_heads(
     model: str | os.PathLike[str] | None = None,
     *,
     memory: int | str | None = None,
-    threads: int | None = None,
     progress: ProgressCallback | None = None,
+    **further: Any,
 ) -> Path | None:
     """Measure once which heads of a model need many cells; return the file of the table, or None if there was one.
 
     A passage of 1,024 tokens is read twice in a worker process, which keeps the ceiling. The table goes into the user's
     cache, where every copy of the model finds it. From then on at most 1,024 cells that are named are divided by it.
 
-    memory, threads: as for `edgekv.Runtime`
+    memory: ceiling of the worker, as for `edgekv.Runtime`
     progress: called while the passage is read
+    further: arguments of `edgekv.Runtime` that say where the model lies and who computes, such as `threads` and `rpc`
 
     Raises ConfigError for a folder that cannot be written, UnsupportedModelError and ConfigError for a model that
     cannot be measured, CeilingError if no plan fits, and what `edgekv.Runtime` raises besides.
@@ -38,9 +40,7 @@ def measure_heads(
     if has_shares(path):
         return None
     out = writable_path_in_cache(path)
-    table = measure(
-        path, n_passages=1, n_tokens=N_TOKENS, memory=memory, threads=threads, isolated=True, progress=progress
-    )
+    table = measure(path, n_passages=1, n_tokens=N_TOKENS, memory=memory, isolated=True, progress=progress, **further)
     write_table(out, table)
     return out
 

@@ -173,17 +173,17 @@ def test_a_model_that_cannot_be_measured_has_even_cells(tiny_model, tmp_path):
 
 
 def test_a_ceiling_that_is_too_small_leaves_cells_even(new, tmp_path, monkeypatch):
-    ceilings = []
+    """The worker has the ceiling of the command, and its threads."""
+    given = {}
 
-    def refused(_, *, memory, **options):
-        ceilings.append(memory)
-        assert options["isolated"]
+    def refused(_, **options):
+        given.update(options)
         raise edgekv.CeilingError("memory=4.0 GiB is too little", required_bytes=2, ceiling_bytes=1)
 
     monkeypatch.setattr(measured_heads, "measure", refused)
-    ended, policy = asked(new)
+    ended, policy = asked(new, "--no-mmap")
     assert policy == EVEN
-    assert ceilings == ["4GiB"]
+    assert [given[name] for name in ("memory", "threads", "mmap", "isolated")] == ["4GiB", 1, False, True]
     assert f"{SAME}--memory 4.0 GiB is too little" in ended.stderr
     assert tables(tmp_path) == []
 
