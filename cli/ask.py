@@ -14,6 +14,7 @@ from edgekv.store.session_names import existing_path_of, saved_names
 
 from .answer import answered
 from .files import text_files
+from .first_use import MeasureHeads, measure_at_first_use
 from .reply import GrammarFile, SchemaFile, held_to, reply_arguments, with_reply_options
 from .shared_options import AsJson, FocusOn, Raw, System, opened, with_common_options
 
@@ -45,6 +46,7 @@ def ask(
     raw: Raw = False,
     json_schema: SchemaFile = None,
     grammar: GrammarFile = None,
+    measure_heads: MeasureHeads = True,
     as_json: AsJson = False,
 ) -> None:
     """Answer a question about text files of any length, under the memory ceiling.
@@ -60,6 +62,8 @@ def ask(
         raise edgekv.ConfigError(f"{saved!r} has a system message of its own; leave out --system, or --from")
     with ExitStack() as stack:
         files = stack.enter_context(text_files(file))
+        if measure_heads and not runtime["focus"]:  # a question that is known scores even cells
+            measure_at_first_use(runtime)
         rt = stack.enter_context(opened(runtime))
         session = stack.enter_context(rt.session(system) if begun is None else rt.load_session(begun, log=False))
         answered(rt, session, lambda bar: session.ask(question, files, **arguments, progress=bar), as_json=as_json)

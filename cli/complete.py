@@ -12,6 +12,7 @@ import edgekv
 
 from .answer import answered
 from .files import text_files
+from .first_use import MeasureHeads, measure_at_first_use
 from .reply import GrammarFile, SchemaFile, held_to, reply_arguments, with_reply_options
 from .shared_options import AsJson, opened, with_common_options
 
@@ -28,6 +29,7 @@ def complete(
     ] = None,
     json_schema: SchemaFile = None,
     grammar: GrammarFile = None,
+    measure_heads: MeasureHeads = True,
     as_json: AsJson = False,
 ) -> None:
     """Continue a text of any length, as it stands, under the memory ceiling. Base models can do nothing else.
@@ -41,6 +43,8 @@ def complete(
         files = stack.enter_context(text_files(file))
         if not text and not files:
             raise edgekv.InputError("there is nothing to continue; give a text, name files with -f, or pipe one in")
+        if measure_heads:
+            measure_at_first_use(runtime)
         rt = stack.enter_context(opened(runtime | {"grammars": bool(limits)}))
         session = stack.enter_context(rt.session())
         arguments = reply_arguments(reply) | limits | {"files": files}

@@ -28,20 +28,27 @@ def heads(
     memory: Annotated[str, typer.Option(help="Memory ceiling.")] = "100%",
     threads: Annotated[int | None, typer.Option(min=1, help="Threads. Default: one for every processor.")] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File to write. Default: beside the model, where it is found.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="File to write. Default: beside the model, or in the cache; there it is found."
+        ),
     ] = None,
 ) -> None:
     """Measure which heads of a model need many cells, for policies with +heads.
 
-    Every passage is read twice, as the policy replay does. The table goes into a small file beside the model.
+    Every passage is read twice, as the policy replay does. The table goes into a small file beside the model, or into
+    the cache where that folder cannot be written.
     """
     from edgekv.evals.head_needs import measure
+    from edgekv.evals.measured_heads import writable_path_in_cache, write_table
     from edgekv.models.head_shares import path_beside
-    from edgekv.store.atomic_write import atomic_write
 
     path = find_model(model)
-    out = path_beside(path) if out is None else out
-    if not os.access(out.parent, os.W_OK):  # said before it is measured
+    if out is None:
+        out = path_beside(path)
+        if not os.access(out.parent, os.W_OK):
+            out = writable_path_in_cache(path)
+    elif not os.access(out.parent, os.W_OK):  # said before it is measured
         raise edgekv.ConfigError(f"out={str(out)!r} cannot be written; name a file in another folder")
     found = measure(
         path,
@@ -53,7 +60,6 @@ def heads(
         threads=threads,
         told=lambda i: console.print(f"passage {i + 1} of {passages}"),
     )
-    with atomic_write(out) as file:
-        file.write(found.to_json().encode())
+    write_table(out, found)
     all_cells = [n for layer in found.cells for n in layer]
     console.print(f"{out}: {len(all_cells)} heads, {min(all_cells):g} to {max(all_cells):g} cells each", soft_wrap=True)

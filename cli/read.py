@@ -21,6 +21,7 @@ from edgekv.store.session_names import path_of, save_as, writable_path_of
 from edgekv.store.snapshot_file import sizes_of
 
 from .files import text_files
+from .first_use import MeasureHeads, measure_at_first_use
 from .render import print_footer, reading_bar, say
 from .shared_options import System, opened, with_common_options
 
@@ -42,6 +43,7 @@ def read(
         typer.Option(metavar="TEXT", help="Question to read with; again for more. Default: none, or a general one."),
     ] = None,
     system: System = None,
+    measure_heads: MeasureHeads = True,
     force: Annotated[
         bool, typer.Option("--force", help="Replace what has that name, and begin anew where it was read in part.")
     ] = False,
@@ -57,6 +59,8 @@ def read(
         owned.note(replaced)
     with ExitStack() as stack:
         files = stack.enter_context(text_files(file))
+        if measure_heads and not question:
+            measure_at_first_use(runtime)
         rt = stack.enter_context(opened(runtime))
         if partial.exists() and not force:
             session = stack.enter_context(rt.load_session(partial))

@@ -14,6 +14,7 @@ import edgekv
 from edgekv.extras import needed
 from edgekv.store.temp_folder import TempFolder
 
+from .first_use import MeasureHeads, measure_at_first_use
 from .render import loading
 from .shared_options import with_common_options
 
@@ -75,6 +76,7 @@ def serve(
             "four times the cells.",
         ),
     ] = None,
+    measure_heads: MeasureHeads = True,
 ) -> None:
     """Serve the model to programs that speak the API of OpenAI, Anthropic or Ollama. Ctrl-C ends it."""
     for module in ("starlette", "uvicorn", "pydantic", "prometheus_client", *(["llguidance"] if grammars else [])):
@@ -110,6 +112,8 @@ def serve(
             focus=runtime["focus"],
         )
         with listening(host, port) as listener:
+            if measure_heads:
+                measure_at_first_use(runtime | {"model": model})
             with loading():
                 application = Application.over(lambda: open_runtime(model, keep, **options), settings)
             opened = application.state.pool.runtime

@@ -28,6 +28,7 @@ __all__ = [
     "Token",
     "TokenLogprob",
     "Turn",
+    "measure_heads",
     "plan",
     "policies",
     "survey",
@@ -36,6 +37,7 @@ __all__ = [
 if TYPE_CHECKING:
     __version__: str
     from . import policies
+    from .evals.measured_heads import measure_heads
     from .generation.logprobs import Piece, Token, TokenLogprob
     from .generation.request import Progress
     from .generation.sampler import Sampling
@@ -67,6 +69,7 @@ else:
         "Token": "generation.logprobs",
         "TokenLogprob": "generation.logprobs",
         "Turn": "store.log",
+        "measure_heads": "evals.measured_heads",
         "plan": "runtime",
         "survey": "runtime",
     }

@@ -1,4 +1,4 @@
-"""Cells that each KV head of a model needs: a table that was measured once, in a file beside the model.
+"""Cells that each KV head of a model needs: a table that was measured once, in a file beside the model or in the cache.
 
 {"format": "edgekv head shares", "version": 1, "cells": [[102, 84, 58], ...], "budget": 256, ...}
 """
@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from edgekv.errors import ConfigError
+from edgekv.errors import ConfigError, ModelError
 
 from .catalog import known_as
+from .sampled_digest import sampled_digest
 
-__all__ = ["HeadShares", "check_shares", "find_shares", "has_shares", "path_beside", "read_shares"]
+__all__ = ["HeadShares", "check_shares", "find_shares", "has_shares", "path_beside", "path_in_cache", "read_shares"]
 
 FORMAT, VERSION = "edgekv head shares", 1
 MOST_CELLS = 1 << 30  # the most cells of a head
@@ -30,6 +32,7 @@ class HeadShares:
 
     budget   cells of a head on average; policy  the one that divided them
     n_texts, n_tokens  texts that were read, and tokens of each
+    model    `sampled_digest` of the model's file; "" = not noted
     """
 
     cells: tuple[tuple[float, ...], ...]
@@ -37,6 +40,7 @@ class HeadShares:
     policy: str
     n_texts: int
     n_tokens: int
+    model: str = ""
 
     def to_json(self) -> str:
         """Return the text of a file for `read_shares`."""
@@ -44,16 +48,28 @@ class HeadShares:
 
 
 def path_beside(model: Path) -> Path:
-    """Return the path where a model's table is looked for."""
+    """Return the path where a model's table is looked for first."""
     return model.with_name(f"{model.name}.heads.json")
 
 
+def path_in_cache(model: Path) -> Path:
+    """Return the path of a model's table in the user's cache, by the model's digest.
+
+    Raises InvalidModelError if the model cannot be read.
+    """
+    import platformdirs  # few models need it
+
+    return Path(platformdirs.user_cache_dir("edgekv", appauthor=False)) / "heads" / f"{sampled_digest(model)}.json"
+
+
 def find_shares(model: Path, n_heads: Sequence[int]) -> HeadShares:
-    """Return the table beside a model's file, or the one that comes with edgekv; n_heads: KV heads of each layer.
+    """Return the table beside a model's file, else that in the cache, else the one that comes with edgekv.
+
+    n_heads: KV heads of each layer
 
     Raises ConfigError if there is no table, and for a table of another model.
     """
-    path, shares = _found(model)
+    path, shares = _there(model)
     if [len(layer) for layer in shares.cells] != list(n_heads):
         raise _of_another(path, shares, model, len(n_heads), sum(n_heads))
     return shares
@@ -61,20 +77,20 @@ def find_shares(model: Path, n_heads: Sequence[int]) -> HeadShares:
 
 def check_shares(model: Path, n_layers: int, n_heads: int) -> None:
     """Raise ConfigError if a model has no table, or a table with another number of layers or KV heads."""
-    path, shares = _found(model)
+    path, shares = _there(model)
     if (len(shares.cells), sum(map(len, shares.cells))) != (n_layers, n_heads):
         raise _of_another(path, shares, model, n_layers, n_heads)
 
 
-def _found(model: Path) -> tuple[Path, HeadShares]:
-    """Return the table of a model, and its file."""
-    path = _table(model)
-    if path is None:
+def _there(model: Path) -> tuple[Path, HeadShares]:
+    """Return the table of a model, and its file. Raises ConfigError if there is none."""
+    found = _found(model)
+    if found is None:
         raise ConfigError(
             f"heads divides cells by a table of the model, and {str(path_beside(model))!r} is not there; make it with: "
             f"edgekv heads --model {model}, or leave heads out of the policy"
         )
-    return path, read_shares(path)
+    return found
 
 
 def _of_another(path: Path, shares: HeadShares, model: Path, n_layers: int, n_heads: int) -> ConfigError:
@@ -86,14 +102,29 @@ def _of_another(path: Path, shares: HeadShares, model: Path, n_layers: int, n_he
 
 def has_shares(model: Path) -> bool:
     """Return True if there is a table for a model."""
-    return _table(model) is not None
+    return path_beside(model).is_file() or _found(model) is not None
 
 
-def _table(model: Path) -> Path | None:
-    """Return the file of a model's table, or None."""
-    known = known_as(model)
-    paths = [path_beside(model)] if known is None else [path_beside(model), KNOWN / f"{known.name}.json"]
-    return next((path for path in paths if path.is_file()), None)
+def _found(model: Path) -> tuple[Path, HeadShares] | None:
+    """Return the table of a model, and its file; None if there is none. Raises ConfigError for a damaged one."""
+    beside, known = path_beside(model), known_as(model)
+    if beside.is_file():
+        return beside, read_shares(beside)
+    if (cached := _cached(model)) is not None:
+        return cached
+    path = None if known is None else KNOWN / f"{known.name}.json"
+    return None if path is None or not path.is_file() else (path, read_shares(path))
+
+
+def _cached(model: Path) -> tuple[Path, HeadShares] | None:
+    """Return the table in the cache, and its file. A damaged one, or one of another model, is as good as none."""
+    if not model.is_file():
+        return None
+    with suppress(ConfigError, ModelError):
+        path = path_in_cache(model)
+        if path.is_file() and (shares := read_shares(path)).model == path.stem:
+            return path, shares
+    return None
 
 
 def read_shares(path: Path) -> HeadShares:
@@ -119,6 +150,8 @@ def read_shares(path: Path) -> HeadShares:
         _check(path, name, getattr(shares, name), whole=True)
     if not isinstance(shares.policy, str):
         raise _refused(path, "does not name the policy that it was made with")
+    if not isinstance(shares.model, str):
+        raise _refused(path, "does not name the model that it is of")
     return replace(shares, cells=tuple(tuple(map(float, cells)) for cells in shares.cells))
 
 

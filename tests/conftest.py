@@ -125,10 +125,10 @@ def device(request):
 
 @pytest.fixture(autouse=True, scope="session")
 def no_settings(tmp_path_factory):
-    """No test, and no program that one starts, reads the settings of who runs it."""
+    """No test, and no program that one starts, reads the settings of who runs it, or writes tables into the cache."""
     file = tmp_path_factory.mktemp("settings") / "config.toml"
     file.touch()
-    with mock.patch.dict(os.environ, {"EDGEKV_CONFIG": str(file)}):
+    with mock.patch.dict(os.environ, {"EDGEKV_CONFIG": str(file), "EDGEKV_MEASURE_HEADS": "0"}):
         yield
 
 

@@ -14,6 +14,7 @@ import typer
 
 import edgekv
 from edgekv.cli.files import as_text
+from edgekv.cli.first_use import MeasureHeads, measure_at_first_use
 from edgekv.cli.found_files import found_files, readable
 from edgekv.cli.render import console, say
 from edgekv.cli.reply import reply_arguments, with_reply_options
@@ -84,6 +85,7 @@ def chat(
         bool,
         typer.Option("--history/--no-history", help="Keep what is typed for the next chat.", envvar="EDGEKV_HISTORY"),
     ] = True,
+    measure_heads: MeasureHeads = True,
 ) -> None:
     """Chat under the memory ceiling. Ctrl-C stops a reply, and leaves when it comes twice within a second."""
     arguments = reply_arguments(reply) | {"instruction": "" if raw else INSTRUCTION}
@@ -93,6 +95,8 @@ def chat(
         raise edgekv.ConfigError(
             f"{session!r} has a system message of its own; leave out --system, or give another --session"
         )
+    if measure_heads:  # the planner, which the UI asks, goes by the table
+        measure_at_first_use(runtime)
     completed = {name: command.arguments for name, command in COMMANDS.items()}
     ui = terminal_ui(runtime, completed, plain=plain, remember=history)
     with ExitStack() as stack:

@@ -25,7 +25,7 @@ def can_draw() -> bool:
 def has_room(options: dict[str, Any]) -> bool:
     """Return True if a runtime of these options has enough cells beside the editor, or all that it asks for.
 
-    None of its layers may be streamed for the editor's sake.
+    For the editor's sake none of its layers may be streamed, and no cells be even that would be divided over heads.
     """
     if options["isolated"]:  # the ceiling is for the worker
         return True
@@ -35,8 +35,10 @@ def has_room(options: dict[str, Any]) -> bool:
     asked = request.of_model(find_model(options["model"])).options
     try:
         plan = edgekv.plan(**ALONE, **options | {"memory": asked.ceiling_bytes - COMFORT_BYTES})
-        if plan.n_streamed and not edgekv.plan(**ALONE, **options).n_streamed:
-            return False  # weights in memory are worth more than an editor
+        if plan.n_streamed or plan.policy != asked.parsed_policy.spec:
+            alone = edgekv.plan(**ALONE, **options)
+            if (plan.n_streamed and not alone.n_streamed) or plan.policy != alone.policy:
+                return False  # weights in memory are worth more than an editor
     except edgekv.CeilingError:
         return False
     beside = plan.block + asked.probe_cells

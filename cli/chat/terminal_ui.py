@@ -73,7 +73,7 @@ def terminal_ui(
         return TerminalUI(PlainInput(), lambda _: PlainReply(), _print_footer)
     if not has_room(runtime):
         say(f"plain: the ceiling has no {format_size(COMFORT_BYTES)} for a line editor and Markdown")
-        start_again(EDGEKV_PLAIN="1")
+        start_again(EDGEKV_PLAIN="1", EDGEKV_MEASURE_HEADS="0")
         return TerminalUI(PlainInput(), lambda _: PlainReply(), _print_footer)
     from . import live_reply
 

@@ -23,6 +23,7 @@ SUFFIX = ".batch"  # follows the name of the results
 MOST_SLOTS = 4  # slots that are chosen; steps of more tokens round in another way than those of one
 SLACK_BYTES = 2 * MIB  # difference between what two processes measure of themselves, at most
 CHOSEN = (
+    "policy",
     "budget",
     "block",
     "kv_type",
@@ -100,6 +101,7 @@ def resolve(path: Path, options: dict[str, Any], results: Path, *, has_results: 
             "what it was begun with, or name another file for the results"
         )
     settled = {name: getattr(chosen, name) for name in (*CHOSEN, "mmap")}
+    settled |= {"policy": chosen.policy or chosen.parsed_policy.spec}
     settled |= {"memory": chosen.ceiling_bytes, "isolated": chosen.isolated}
     return RunConfig(path, named | settled, chosen, described)
 

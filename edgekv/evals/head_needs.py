@@ -7,16 +7,35 @@ import os
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import edgekv
+from edgekv.generation.request import ProgressCallback
+from edgekv.models.catalog import find_model
 from edgekv.models.head_shares import HeadShares
+from edgekv.models.sampled_digest import sampled_digest
 
 from . import prose
 
 POLICY = "replay+ada(scope=model, safeguard=0)"
 SPARE_TOKENS = 16  # spare tokens: a passage that is cut out may have fewer
+
+
+class RuntimeTokenizer:
+    """The tokeniser of a runtime, also of an isolated one."""
+
+    def __init__(self, runtime: edgekv.Runtime) -> None:
+        self._runtime = runtime
+
+    def tokenize(self, text: str) -> list[int]:
+        """Return the tokens of a text."""
+        return self._runtime.tokenize(text)
+
+    def piece(self, token: int) -> bytes:
+        """Return the bytes of a token."""
+        return self._runtime.pieces_of([token])[0]
 
 
 def measure(
@@ -27,14 +46,18 @@ def measure(
     n_tokens: int = 1024,
     budget: int = 128,
     seed: int = 0,
-    memory: int | str = "100%",
+    memory: int | str | None = "100%",
     threads: int | None = None,
+    isolated: bool = False,
     told: Callable[[int], object] = lambda _: None,
+    progress: ProgressCallback | None = None,
+    **further: Any,
 ) -> HeadShares:
     """Read passages from random places of the texts in turn, and note how many cells `POLICY` leaves each head.
 
     texts: files of plain text; none = generated prose
-    told(i) is called after passage i. The scores are those of KVzip (arXiv:2505.23416).
+    memory, threads, isolated, further: as for `edgekv.Runtime`
+    told(i) is called after passage i, and progress while it is read. The scores are those of KVzip (arXiv:2505.23416).
 
     Raises ConfigError and InputError for what cannot be read, CeilingError, and what `edgekv.Runtime` raises.
     """
@@ -42,17 +65,27 @@ def measure(
         raise edgekv.ConfigError(
             f"tokens={n_tokens} fit {budget} cells, so nothing is evicted; give more tokens than cells"
         )
+    path = find_model(model)
     sources: list[str | None] = [prose.read_book(text) for text in texts]
     counts = []
     with edgekv.Runtime(
-        model, memory=memory, policy=POLICY, budget=budget, focus=False, reposition="never", threads=threads
+        path,
+        memory=memory,
+        policy=POLICY,
+        budget=budget,
+        focus=False,
+        reposition="never",
+        threads=threads,
+        isolated=isolated,
+        swap_bytes=0,  # one session at a time
+        **further,
     ) as runtime:
-        block_loop = runtime.block_loop
+        tokenizer = RuntimeTokenizer(runtime)
         for i, source in zip(range(n_passages), itertools.cycle(sources or [None])):
-            text = prose.passage(runtime.model, source, n_tokens + SPARE_TOKENS, random.Random(seed + i))
-            block_loop.clear()
-            block_loop.read(prose.first_tokens(runtime.model, text, n_tokens), lambda _: True, want_logits=False)
-            counts.append(block_loop.cache.budgets())
+            text = prose.passage(tokenizer, source, n_tokens + SPARE_TOKENS, random.Random(seed + i))
+            with runtime.session(log=True, checkpoint_bytes=0) as session:
+                session.prefill_prefix(prose.first_tokens(tokenizer, text, n_tokens), progress=progress)
+                counts.append(session.budgets())
             told(i)
     layers = [np.mean(layer, axis=0).round(1).tolist() for layer in zip(*counts, strict=True)]
-    return HeadShares(tuple(map(tuple, layers)), budget, POLICY, n_passages, n_tokens)
+    return HeadShares(tuple(map(tuple, layers)), budget, POLICY, n_passages, n_tokens, sampled_digest(path))

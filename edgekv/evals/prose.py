@@ -6,6 +6,7 @@ import random
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Protocol
 
 from edgekv.binding.model import Model
 from edgekv.errors import InputError
@@ -16,6 +17,16 @@ from edgekv.prompt.text import read_text
 from . import english
 
 CHARS_PER_TOKEN = 16  # more than any tokeniser's mean on prose
+
+
+class Tokenizer(Protocol):
+    """The tokeniser of a model."""
+
+    def tokenize(self, text: str) -> list[int]:
+        """Return the tokens of a text."""
+
+    def piece(self, token: int) -> bytes:
+        """Return the bytes of a token."""
 
 
 def read_book(path: Path) -> str:
@@ -32,7 +43,7 @@ def vocabulary(model: str | None) -> Model:
     return Model(find_model(model), Options(), no_alloc=True)
 
 
-def first_tokens(model: Model, text: str, n: int) -> list[int]:
+def first_tokens(model: Tokenizer, text: str, n: int) -> list[int]:
     """The first n tokens of a text. Raises InputError if it has fewer."""
     tokens = model.tokenize(text[: CHARS_PER_TOKEN * n])[:n]
     if len(tokens) < n:
@@ -40,12 +51,12 @@ def first_tokens(model: Model, text: str, n: int) -> list[int]:
     return tokens
 
 
-def text_of(model: Model, tokens: Iterable[int]) -> str:
+def text_of(model: Tokenizer, tokens: Iterable[int]) -> str:
     """The text that tokens stand for."""
     return b"".join(map(model.piece, tokens)).decode("utf-8", "ignore")
 
 
-def passage(model: Model, source: str | None, n_tokens: int, rng: random.Random, *, again: bool = False) -> str:
+def passage(model: Tokenizer, source: str | None, n_tokens: int, rng: random.Random, *, again: bool = False) -> str:
     """n_tokens from a random place of a book, from the beginning of a sentence on; without a book, prose made by `rng`.
 
     The place lies where enough of the book should follow, or in its first half. If too little follows, the book

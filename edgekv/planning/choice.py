@@ -38,9 +38,15 @@ def default_policy(model: Path, budget: int | None) -> str:
     return UNTURNED_POLICY if known_as(model) is None else DEFAULT_POLICY
 
 
+def may_lack_table(model: Path, policy: object, budget: int | None) -> bool:
+    """Return True if `lacks_table` may be true of the plan for an open policy and named cells. Makes no plan."""
+    few = policy is None and budget is not None and budget <= MOST_DIVIDED
+    return few and model.is_file() and not has_shares(model)
+
+
 def lacks_table(plan: Plan) -> bool:
-    """Return True if there is no table of the model's heads, which would divide so many cells if they were named."""
-    few = plan.policy in (DEFAULT_POLICY, UNTURNED_POLICY) and plan.budget_cells <= MOST_DIVIDED
+    """Return True if an open policy would divide so many cells, were they named and had the model a table of heads."""
+    few = plan.policy == UNTURNED_POLICY and plan.budget_cells <= MOST_DIVIDED
     return few and plan.model.is_file() and not has_shares(plan.model)
 
 
@@ -73,6 +79,12 @@ class Request:
             else:
                 chosen["memory"] = most_default_bytes()
         return Request(replace(self.options, **chosen), left_open)
+
+    def undivided(self, path: Path) -> Request | None:
+        """Return the request with even cells, if its open policy divides them by a table; None for any other one."""
+        if "policy" not in self.open or not self.options.divides_by_table:
+            return None
+        return replace(self, options=replace(self.options, policy=default_policy(path, None)))
 
     @property
     def repacks(self) -> bool:

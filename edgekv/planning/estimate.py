@@ -47,7 +47,8 @@ class Estimator:
         self._models: dict[bool, Model] = {}  # key: repacked or not
         self._division: object = None  # layers over devices, as these models were loaded
         self._plans: dict[Options, Plan] = {}
-        self._graph_bytes: dict[str, int] = {}  # key: cache type, which changes the nodes of a graph
+        # by heads of different lengths or not, and by cache type, which change the nodes of a graph
+        self._graph_bytes: dict[bool, dict[str, int]] = {}
         self._python_bytes = held_bytes() + reserved_bytes()
         _, self._vocabulary_bytes = measure(lambda: self._model(options))
 
@@ -116,13 +117,14 @@ class Estimator:
         All types are measured before any context with many cells is freed, which changes how glibc serves later ones.
         Raises UnsupportedModelError and ConfigError if such a model cannot have a cache of these options.
         """
-        if not self._graph_bytes:
+        measured = self._graph_bytes.setdefault(bool(cache_params_of(options).ragged), {})
+        if not measured:
             for kv_type in KV_TYPES:
                 with suppress(ConfigError):
-                    self._graph_bytes[kv_type] = self._measured_graph(replace(options, kv_type=kv_type))
-        if options.kv_type not in self._graph_bytes:
-            self._graph_bytes[options.kv_type] = self._measured_graph(options)  # raises the error
-        return self._graph_bytes[options.kv_type]
+                    measured[kv_type] = self._measured_graph(replace(options, kv_type=kv_type))
+        if options.kv_type not in measured:
+            measured[options.kv_type] = self._measured_graph(options)  # raises the error
+        return measured[options.kv_type]
 
     def _measured_graph(self, options: Options) -> int:
         model = self._model(options)

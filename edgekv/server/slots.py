@@ -48,6 +48,6 @@ def n_slots(model: str | os.PathLike[str] | None, most: int, **options: Any) -> 
     return 1
 
 
-def _reading(plan: edgekv.Plan) -> tuple[int, str, bool, int]:
-    """Return what the speed of reading and the precision of cells depend on."""
-    return plan.block, plan.kv_type, plan.repack, plan.n_streamed
+def _reading(plan: edgekv.Plan) -> tuple[int, str, bool, int, str]:
+    """Return what the speed of reading, the precision of cells and their division over heads depend on."""
+    return plan.block, plan.kv_type, plan.repack, plan.n_streamed, plan.policy

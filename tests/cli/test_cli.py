@@ -130,7 +130,9 @@ def test_plan_and_models(model):
     assert "these are few" not in shown
     few = run_here("plan", "-m", model, "--memory", "4GiB", "--budget", "64").stdout
     assert "these are few" in few
-    assert f"edgekv heads --model {model} measures one" in few
+    assert "as in --budget 64, measures one, once (edgekv heads)" in few
+    named = run_here("plan", "-m", model, "--memory", "4GiB", "--budget", "64", "--policy", "keydiff(rope=off)").stdout
+    assert "measures one" not in named
     models = json.loads(run_here("models", "--json").stdout)
     assert models[0]["name"] == "smollm2-135m-instruct"
     assert "Apache-2.0" in run_here("models").stdout

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import edgekv
 from edgekv.errors import CeilingError, ConfigError
 from edgekv.models.head_shares import HeadShares, path_beside
 from edgekv.options import Options
+from edgekv.planning import planner
 from edgekv.planning.choice import MOST_DIVIDED, Request, choose
 from edgekv.planning.device_shares import DeviceShare, limited
 from edgekv.planning.infeasible import infeasible_error
@@ -191,6 +194,39 @@ def test_few_named_cells_are_divided_by_the_table_of_a_model(tmp_path):
     assert even == ["keydiff(rope=off)"] * 3
     assert policy(with_table, budget=40, policy="tova") == "tova"
     assert Options(memory="1GiB", budget=40).parsed_policy.spec == "keydiff"
+
+
+class LargerDivided(Estimates):
+    """Estimates by which divided cells take more than even ones."""
+
+    MORE = 10_000
+
+    def allows(self, options):
+        return True
+
+    def plan(self, options):
+        plan = super().plan(options)
+        more = self.MORE * options.divides_by_table
+        return replace(plan, parts=replace(plan.parts, workspace=plan.parts.workspace + more))
+
+
+def test_cells_are_even_where_divided_ones_do_not_fit(tmp_path, monkeypatch):
+    """And a policy that is named has to fit."""
+    monkeypatch.setattr(planner, "Estimator", lambda *_: contextlib.nullcontext(LargerDivided()))
+    model = tmp_path / "model.gguf"
+    model.touch()
+    path_beside(model).write_text(HeadShares(((1.0,),), 1, "replay", 1, 2).to_json())
+    named = {"budget": 100, "kv_type": "f16", "block": 128}
+    both = bytes_for(100) + LargerDivided.MORE
+
+    def policy(memory, **given):
+        return planner.make_plan(model, Request.of(memory=memory, **named, **given)).policy
+
+    assert policy(both) == "keydiff(rope=off)+heads"
+    assert policy(both - 1) == policy(bytes_for(100)) == "keydiff(rope=off)"
+    for memory, given in ((bytes_for(100) - 1, {}), (both - 1, {"policy": "keydiff(rope=off)+heads"})):
+        with pytest.raises(CeilingError):
+            policy(memory, **given)
 
 
 def test_options_become_what_was_planned():

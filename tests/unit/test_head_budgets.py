@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from policy_arrays import BACKENDS
 
-from edgekv import BudgetError, ConfigError, Options, PolicyError
+from edgekv import BudgetError, ConfigError, InvalidModelError, Options, PolicyError
 from edgekv.binding import library
 from edgekv.binding.structs import HEAD_LIMIT
 from edgekv.models.catalog import known_models
-from edgekv.models.head_shares import HeadShares, find_shares, path_beside, read_shares
-from edgekv.planning.choice import MOST_DIVIDED, default_policy
+from edgekv.models.head_shares import HeadShares, find_shares, has_shares, path_beside, path_in_cache, read_shares
+from edgekv.models.sampled_digest import N_SAMPLES, SAMPLE_BYTES, sampled_digest
+from edgekv.planning.choice import MOST_DIVIDED, default_policy, may_lack_table
 from edgekv.policies import Head, parse_policy
 from edgekv.policies.heads import divide, native_shares
 from edgekv.policies.selection import Protection
@@ -169,6 +172,109 @@ def test_a_table_beside_the_model_is_found(tmp_path):
     assert find_shares(model, [2, 2]) == TABLE
     with pytest.raises(ConfigError, match=r"4 KV heads in 2 layers, but model.gguf has 3 in 1; .*edgekv heads --model"):
         find_shares(model, [3])
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """A user's cache of this test's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def cached(tmp_path, cache):
+    """A model, and its table in the cache."""
+    model = tmp_path / "model.gguf"
+    model.write_bytes(b"weights")
+    path = path_in_cache(model)
+    path.parent.mkdir(parents=True)
+    path.write_text(replace(TABLE, model=path.stem).to_json())
+    return model, path
+
+
+def test_a_table_in_the_cache_is_found_by_what_the_model_holds(cached, tmp_path):
+    model, path = cached
+    assert find_shares(model, [2, 2]).cells == TABLE.cells
+    (tmp_path / "elsewhere").mkdir()
+    moved = model.rename(tmp_path / "elsewhere" / "other name.gguf")
+    assert has_shares(moved)
+    assert not may_lack_table(moved, None, MOST_DIVIDED)
+    assert not has_shares(model)  # nothing is there now
+    moved.write_bytes(b"weightz")
+    assert path_in_cache(moved) != path
+    assert not has_shares(moved)
+    assert may_lack_table(moved, None, MOST_DIVIDED)
+
+
+def test_a_table_beside_the_model_comes_first(cached):
+    model, _ = cached
+    path_beside(model).write_text(replace(TABLE, cells=((9.0,),)).to_json())
+    assert find_shares(model, [1]).cells == ((9.0,),)
+    path_beside(model).write_text("{}")
+    assert has_shares(model)
+    with pytest.raises(ConfigError, match="is no table of head shares"):
+        find_shares(model, [2, 2])
+
+
+@pytest.mark.parametrize("content", ["{}", "", TABLE.to_json(), replace(TABLE, model="another").to_json()])
+def test_a_damaged_or_foreign_table_in_the_cache_is_as_good_as_none(cached, content):
+    model, path = cached
+    path.write_text(content)
+    assert not has_shares(model)
+    assert default_policy(model, MOST_DIVIDED) == "keydiff(rope=off)"
+    with pytest.raises(ConfigError, match="is not there; make it with: edgekv heads"):
+        find_shares(model, [2, 2])
+
+
+def test_a_table_in_the_cache_comes_before_a_known_one(default_model, cache):
+    path = path_in_cache(default_model)
+    path.parent.mkdir(parents=True)
+    path.write_text(replace(TABLE, model=path.stem).to_json())
+    assert find_shares(default_model, [2, 2]).cells == TABLE.cells
+
+
+@pytest.mark.parametrize(
+    ("policy", "budget", "may_lack"),
+    [
+        (None, MOST_DIVIDED, True),
+        (None, 1, True),
+        (None, MOST_DIVIDED + 1, False),
+        (None, None, False),
+        ("keydiff", 64, False),
+    ],
+)
+def test_a_table_is_lacking_where_an_open_policy_has_few_named_cells(tmp_path, cache, policy, budget, may_lack):
+    model = tmp_path / "model.gguf"
+    model.touch()
+    assert may_lack_table(model, policy, budget) == may_lack
+    assert not may_lack_table(tmp_path / "none.gguf", policy, budget)
+    path_beside(model).write_text(TABLE.to_json())
+    assert not may_lack_table(model, policy, budget)
+
+
+def test_known_models_lack_no_table(default_model, cache):
+    assert not may_lack_table(default_model, None, 64)
+
+
+def test_a_digest_is_of_the_size_and_of_samples(tmp_path):
+    """A file of few bytes is digested whole. Its first and its last bytes always count."""
+    path = tmp_path / "model.gguf"
+    n_bytes = N_SAMPLES * SAMPLE_BYTES
+    found = []
+    for size, changed in ((n_bytes, None), (n_bytes, n_bytes // 2 + 1), (3 * n_bytes, None), (3 * n_bytes, 0)):
+        data = bytearray(size)
+        if changed is not None:
+            data[changed] = 1
+        path = tmp_path / f"{len(found)}.gguf"
+        path.write_bytes(data)
+        found.append(sampled_digest(path))
+    data = bytearray(3 * n_bytes)
+    data[-1] = 1
+    path.write_bytes(data)
+    os.utime(path, ns=(0, 0))  # the digest of a file that has not changed is remembered
+    found.append(sampled_digest(path))
+    assert len(set(found)) == len(found)
+    with pytest.raises(InvalidModelError, match="cannot be read"):
+        sampled_digest(tmp_path / "none.gguf")
 
 
 def test_a_model_without_a_table_is_told_how_to_make_one(tmp_path):
