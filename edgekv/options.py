@@ -64,7 +64,7 @@ class Options:
     policy: spec or Policy that scores the cells; None = "keydiff", or what `Runtime` and `plan` choose for the model
     budget: cells that each (layer, KV head) keeps; None = as many as fit the ceiling
     block: tokens fed between two compactions, and the spare cells that take them
-    ubatch: tokens decoded at once, at most a block; None = a block, but at most 128
+    ubatch: tokens decoded at once, at most a block; None = a block, but without a GPU of this machine at most 128
     kv_type: "f16", "q8_0" or "q4_0"
     threads: None = one for every processor
     parallel: sessions that share each step, each with cells of its own; the others are swapped out
@@ -316,7 +316,9 @@ class Options:
     @property
     def n_ubatch(self) -> int:
         """Tokens decoded at once."""
-        return min(self.block, UBATCH) if self.ubatch is None else self.ubatch
+        if self.ubatch is not None:
+            return self.ubatch
+        return self.block if self.gpu_layers and not self.rpc else min(self.block, UBATCH)
 
     @property
     def n_draft(self) -> int:

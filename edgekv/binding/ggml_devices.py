@@ -11,6 +11,8 @@ from . import library
 
 KINDS = {0: "cpu", 1: "gpu", 2: "integrated gpu", 3: "accelerator"}  # enum ggml_backend_dev_type
 GPUS = (1, 2)
+F32 = 0  # enum ggml_type
+MATRIX = 64  # rows and columns of a product that no kernel for few columns takes
 
 
 def has_gpu() -> bool:
@@ -19,6 +21,47 @@ def has_gpu() -> bool:
     return any(
         ggml.ggml_backend_dev_type(ggml.ggml_backend_dev_get(i)) in GPUS for i in range(ggml.ggml_backend_dev_count())
     )
+
+
+@functools.cache
+def start_gpus() -> int:
+    """Start this machine's GPUs, once in a process, by a small product on each; returns their number.
+
+    What a driver takes of this process's memory for that stays taken, so a plan can count it.
+    """
+    ggml = functions()
+    found = [ggml.ggml_backend_dev_get(i) for i in range(ggml.ggml_backend_dev_count())]
+    gpus = [device for device in found if ggml.ggml_backend_dev_type(device) in GPUS and not _is_remote(device)]
+    for device in gpus:
+        _multiply(device)
+    return len(gpus)
+
+
+def _is_remote(device: int) -> bool:
+    ggml = functions()
+    return bool(ggml.ggml_backend_reg_name(ggml.ggml_backend_dev_backend_reg(device)) == b"RPC")
+
+
+def _multiply(device: int) -> None:
+    """Multiply two matrices of no particular numbers, which loads a device's library for products."""
+    ggml = functions()
+    backend = ggml.ggml_backend_dev_init(device, None)
+    context = ggml.ggml_init(_InitParams(1 << 20, None, True))
+    matrices = [ggml.ggml_new_tensor_2d(context, F32, MATRIX, MATRIX) for _ in range(2)]
+    graph = ggml.ggml_new_graph(context)
+    ggml.ggml_build_forward_expand(graph, ggml.ggml_mul_mat(context, *matrices))
+    buffer = ggml.ggml_backend_alloc_ctx_tensors(context, backend)
+    if buffer:
+        ggml.ggml_backend_graph_compute(backend, graph)
+        ggml.ggml_backend_buffer_free(buffer)
+    ggml.ggml_free(context)
+    ggml.ggml_backend_free(backend)
+
+
+class _InitParams(c.Structure):
+    """struct ggml_init_params"""
+
+    _fields_ = (("mem_size", c.c_size_t), ("mem_buffer", c.c_void_p), ("no_alloc", c.c_bool))
 
 
 def add_server(address: str) -> list[str]:
@@ -63,6 +106,17 @@ def functions() -> c.CDLL:
         ("ggml_backend_reg_dev_count", c.c_size_t, (pointer,)),
         ("ggml_backend_reg_dev_get", pointer, (pointer, c.c_size_t)),
         ("ggml_backend_register", None, (pointer,)),
+        ("ggml_backend_dev_init", pointer, (pointer, c.c_char_p)),
+        ("ggml_backend_free", None, (pointer,)),
+        ("ggml_init", pointer, (_InitParams,)),
+        ("ggml_free", None, (pointer,)),
+        ("ggml_new_tensor_2d", pointer, (pointer, c.c_int, c.c_int64, c.c_int64)),
+        ("ggml_mul_mat", pointer, (pointer, pointer, pointer)),
+        ("ggml_new_graph", pointer, (pointer,)),
+        ("ggml_build_forward_expand", None, (pointer, pointer)),
+        ("ggml_backend_alloc_ctx_tensors", pointer, (pointer, pointer)),
+        ("ggml_backend_graph_compute", c.c_int, (pointer, pointer)),
+        ("ggml_backend_buffer_free", None, (pointer,)),
     ):
         getattr(ggml, name).restype = result
         getattr(ggml, name).argtypes = arguments

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from edgekv.binding import library, structs
+from edgekv.binding.ggml_devices import start_gpus
 from edgekv.binding.model import Context, Model, header_for
 from edgekv.binding.policy import cache_params
 from edgekv.errors import ConfigError, UnsupportedModelError
@@ -27,7 +28,13 @@ from .measure_memory import held_bytes, measure
 from .plan import Parts, Plan
 from .swap_bytes import planned_swap_bytes, session_bytes_of
 
+GPU_KERNEL_BYTES = 40 << 20  # host memory; a driver loads its kernels when they are first used
 SERVING_BYTES = 4 << 20  # a server's, beside workspace: one message, the graph as received and as built
+
+
+def _gpu_bytes(options: Options) -> int:
+    """Start the GPUs that get layers; return what they take of the host's memory beside what is measured now."""
+    return GPU_KERNEL_BYTES if options.gpu_layers and start_gpus() else 0
 
 
 class Estimator:
@@ -49,7 +56,7 @@ class Estimator:
         self._plans: dict[Options, Plan] = {}
         # by heads of different lengths or not, and by cache type, which change the nodes of a graph
         self._graph_bytes: dict[bool, dict[str, int]] = {}
-        self._python_bytes = held_bytes() + reserved_bytes()
+        self._python_bytes = _gpu_bytes(options) + held_bytes() + reserved_bytes()
         _, self._vocabulary_bytes = measure(lambda: self._model(options))
 
     def close(self) -> None:

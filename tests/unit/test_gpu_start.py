@@ -1,0 +1,54 @@
+"""GPUs of this machine: they are started before a plan is made, which counts what they take of the host's memory."""
+
+import pytest
+
+import edgekv
+from edgekv.binding import ggml_devices
+from edgekv.options import Options
+from edgekv.planning import estimate, planner
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def processor_as_gpu(monkeypatch):
+    """The processor counts as a GPU."""
+    monkeypatch.setattr(ggml_devices, "GPUS", (0,))
+    ggml_devices.start_gpus.cache_clear()
+    yield
+    ggml_devices.start_gpus.cache_clear()
+
+
+def test_each_gpu_is_started_once(processor_as_gpu, monkeypatch):
+    started = []
+    multiply = ggml_devices._multiply
+    monkeypatch.setattr(ggml_devices, "_multiply", lambda device: started.append(device) or multiply(device))
+    assert [ggml_devices.start_gpus(), ggml_devices.start_gpus()] == [1, 1]
+    assert len(started) == 1
+
+
+def test_devices_of_servers_are_not_started_here(processor_as_gpu, monkeypatch):
+    monkeypatch.setattr(ggml_devices, "_is_remote", lambda device: True)
+    assert ggml_devices.start_gpus() == 0
+
+
+def test_a_plan_counts_what_a_gpu_takes_of_the_host(tiny_model, monkeypatch):
+    monkeypatch.setattr(planner, "has_gpu", lambda: True)
+    monkeypatch.setattr(estimate, "start_gpus", lambda: 1)
+    options = {"memory": "4GiB", "budget": 64, "block": 32}
+    without, with_layers = (edgekv.plan(tiny_model(), gpu_layers=n, **options) for n in (0, 2))
+    assert 0 <= with_layers.parts.python - without.parts.python - estimate.GPU_KERNEL_BYTES < 4 * MIB
+
+
+@pytest.mark.parametrize(
+    ("options", "tokens"),
+    [
+        ({}, 128),
+        ({"gpu_layers": 2}, 512),
+        ({"gpu_layers": 2, "rpc": ["127.0.0.1:50052"], "isolated": True}, 128),
+        ({"gpu_layers": 2, "ubatch": 64}, 64),
+    ],
+    ids=["processor", "gpu", "server", "named"],
+)
+def test_a_gpu_decodes_a_block_at_once(options, tokens):
+    assert Options(block=512, **options).n_ubatch == tokens
