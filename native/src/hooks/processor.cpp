@@ -32,7 +32,7 @@ static const Processor processors[] = {
       ggml_graph_compute },
 };
 
-static const Processor & chosen() {
+static const Processor & chosen_processor() {
     const Processor * found = processors;
     while (found->set != nullptr && std::strcmp(found->set, instructions()) != 0) {
         ++found;
@@ -41,7 +41,7 @@ static const Processor & chosen() {
 }
 
 const Processor & processor() {
-    static const Processor & here = chosen();
+    static const Processor & here = chosen_processor();
     return here;
 }
 
