@@ -23,7 +23,7 @@ from .metadata import TOKENS_KEY, Metadata, Scalar, read_metadata
 from .stream import Stream
 from .tokenizer import check_tokenizer
 
-__all__ = ["TEMPLATE_KEY", "Header", "TensorInfo", "header_digest", "parse_header", "read_header"]
+__all__ = ["TEMPLATE_KEY", "Header", "TensorInfo", "header_digest", "parse_header", "read_header", "unreadable"]
 
 TEMPLATE_KEY = "tokenizer.chat_template"
 
@@ -146,7 +146,7 @@ def read_header(path: str | os.PathLike[str]) -> Header:
         # ValueError: the path holds a NUL.
         raise ModelNotFoundError(f"there is no model file {str(path)!r}; check the path") from None
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     # Opening a pipe or a device could wait for ever.
     if not stat.S_ISREG(status.st_mode):
         raise InvalidModelError(f"{str(path)!r} is not a file; give the path of a GGUF file")
@@ -154,7 +154,7 @@ def read_header(path: str | os.PathLike[str]) -> Header:
         with path.open("rb", buffering=_READ_BYTES) as file:
             return parse_header(Stream(file, status.st_size))
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     except ModelError as error:
         raise type(error)(f"{str(path)!r}: {error}") from None
 
@@ -171,11 +171,12 @@ def header_digest(path: Path, header: Header) -> str:
             for first in range(0, header.data_offset, _READ_BYTES):
                 digest.update(file.read(min(_READ_BYTES, header.data_offset - first)))
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     return digest.hexdigest()
 
 
-def _unreadable(path: Path, error: OSError) -> InvalidModelError:
+def unreadable(path: Path, error: OSError) -> InvalidModelError:
+    """Return the error for a model's file that the system does not read."""
     return InvalidModelError(f"{str(path)!r} cannot be read: {error.strerror}; check the path and its permissions")
 
 

@@ -6,7 +6,7 @@ import functools
 import hashlib
 from pathlib import Path
 
-from edgekv.errors import InvalidModelError
+from .header import unreadable
 
 __all__ = ["sampled_digest"]
 
@@ -25,9 +25,7 @@ def sampled_digest(path: Path) -> str:
         status = path.stat()
         return _digest(path, status.st_size, status.st_mtime_ns)
     except OSError as error:
-        raise InvalidModelError(
-            f"{str(path)!r} cannot be read: {error.strerror}; check the path and its permissions"
-        ) from error
+        raise unreadable(path, error) from error
 
 
 @functools.lru_cache

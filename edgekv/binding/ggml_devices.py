@@ -17,10 +17,24 @@ MATRIX = 64  # rows and columns of a product that no kernel for few columns take
 
 def has_gpu() -> bool:
     """Return True if this build can put layers on a device."""
+    return any(_is_gpu(device) for device in all_devices())
+
+
+def all_devices() -> list[int]:
+    """Return the devices that ggml lists, those of servers among them."""
     ggml = functions()
-    return any(
-        ggml.ggml_backend_dev_type(ggml.ggml_backend_dev_get(i)) in GPUS for i in range(ggml.ggml_backend_dev_count())
-    )
+    return [ggml.ggml_backend_dev_get(i) for i in range(ggml.ggml_backend_dev_count())]
+
+
+def backend_of(device: int) -> str:
+    """Return the name of the part of ggml that drives a device, such as "CUDA"."""
+    ggml = functions()
+    name: bytes = ggml.ggml_backend_reg_name(ggml.ggml_backend_dev_backend_reg(device))
+    return name.decode()
+
+
+def _is_gpu(device: int) -> bool:
+    return functions().ggml_backend_dev_type(device) in GPUS
 
 
 @functools.cache
@@ -29,17 +43,10 @@ def start_gpus() -> int:
 
     What a driver takes of this process's memory for that stays taken, so a plan can count it.
     """
-    ggml = functions()
-    found = [ggml.ggml_backend_dev_get(i) for i in range(ggml.ggml_backend_dev_count())]
-    gpus = [device for device in found if ggml.ggml_backend_dev_type(device) in GPUS and not _is_remote(device)]
+    gpus = [device for device in all_devices() if _is_gpu(device) and backend_of(device) != "RPC"]
     for device in gpus:
         _multiply(device)
     return len(gpus)
-
-
-def _is_remote(device: int) -> bool:
-    ggml = functions()
-    return bool(ggml.ggml_backend_reg_name(ggml.ggml_backend_dev_backend_reg(device)) == b"RPC")
 
 
 def _multiply(device: int) -> None:

@@ -6,7 +6,7 @@ import ctypes as c
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from edgekv.binding.ggml_devices import KINDS, functions
+from edgekv.binding.ggml_devices import KINDS, all_devices, backend_of, functions
 
 from .server import TIMEOUT_S, parse_servers, remote_memory
 
@@ -49,15 +49,14 @@ def devices(rpc: str | Sequence[str] = (), *, timeout_s: float = TIMEOUT_S) -> l
 
 def _own() -> Iterator[Device]:
     ggml = functions()
-    for i in range(ggml.ggml_backend_dev_count()):
-        device = ggml.ggml_backend_dev_get(i)
+    for device in all_devices():
         free, total = c.c_size_t(), c.c_size_t()
         ggml.ggml_backend_dev_memory(device, c.byref(free), c.byref(total))
         yield Device(
             name=ggml.ggml_backend_dev_name(device).decode(),
             description=ggml.ggml_backend_dev_description(device).decode(errors="replace"),
             kind=KINDS.get(ggml.ggml_backend_dev_type(device), "other"),
-            backend=ggml.ggml_backend_reg_name(ggml.ggml_backend_dev_backend_reg(device)).decode(),
+            backend=backend_of(device),
             total_bytes=total.value,
             free_bytes=free.value,
         )

@@ -43,8 +43,8 @@ def talk(model: Model, source: str | None, n_tokens: int, seed: int, n_turns: in
     if n_tokens < n_quoting:
         raise ConfigError(f"length={n_tokens} gives {n_quoting} turns nothing to quote; give more tokens")
     rng = random.Random(seed)
-    tokens = prose.first_tokens(model, prose.passage(model, source, n_tokens, rng, again=True), n_tokens)
-    bounds = [i * n_tokens // n_quoting for i in range(n_quoting + 1)]
+    tokens = model.tokenize(prose.passage(model, source, n_tokens, rng, again=True))[:n_tokens]  # sometimes one fewer
+    bounds = [i * len(tokens) // n_quoting for i in range(n_quoting + 1)]
     messages = [
         REMARK.format(text=prose.text_of(model, tokens[begin:end]).strip()) for begin, end in itertools.pairwise(bounds)
     ]

@@ -67,4 +67,6 @@ def write_table(out: Path, table: HeadShares) -> None:
 
 
 def _unwritable(out: Path, why: str | None) -> ConfigError:
-    return ConfigError(f"the table {str(out)!r} cannot be written: {why}; name another cache in XDG_CACHE_HOME")
+    return ConfigError(
+        f"the table {str(out)!r} cannot be written: {why}; name another cache in XDG_CACHE_HOME, or a file"
+    )

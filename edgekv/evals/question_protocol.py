@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,14 +79,22 @@ def _afterwards(
             if setting.is_oracle:
                 oracle.choose(runtime, question, setting.budget)
             mass = None if masses is None else surviving_mass(masses[i], runtime.block_loop.cache)
-            nll = None
-            if with_nll:
-                before = session.snapshot() if setting.is_oracle else read
-                read_question(session, question)
-                nll = answer_nll(runtime, session, question)
-                session.restore(before)
-            found.append(Answered(_reply(session, question), nll, mass))
+            before = session.snapshot() if setting.is_oracle and with_nll else read
+            answered = ask_from(runtime, session, question, before, nll=with_nll)
+            found.append(replace(answered, mass=mass))
         return found
+
+
+def ask_from(
+    runtime: edgekv.Runtime, session: edgekv.Session, question: Question, before: edgekv.Snapshot, *, nll: bool
+) -> Answered:
+    """Ask a session a question. `before` is a snapshot of it as it is; afterwards it holds question and reply."""
+    found = None
+    if nll:
+        read_question(session, question)
+        found = answer_nll(runtime, session, question)
+        session.restore(before)
+    return Answered(_reply(session, question), found)
 
 
 def _known(setting: Setting, questions: Sequence[Question]) -> str | list[str] | bool:

@@ -62,3 +62,9 @@ def test_asking_leaves_no_trace(tiny_model, policy, monkeypatch):
         monkeypatch.setattr(long_chat, "_marks", lambda n_turns: [n_turns])
         at_the_end = long_chat.measure(case, runtimes)
     assert (at_the_end["nlls"], at_the_end["scores"]) == (found["nlls"], found["scores"])
+
+
+def test_a_passage_may_have_fewer_tokens_once_it_is_read_again(model, monkeypatch):
+    cut_out = prose.passage
+    monkeypatch.setattr(prose, "passage", lambda *arguments, **options: cut_out(*arguments, **options)[:-3])
+    assert len(talk(model, None, TOKENS, 7, TURNS, FACTS).messages) == TURNS

@@ -28,7 +28,7 @@ def test_each_gpu_is_started_once(processor_as_gpu, monkeypatch):
 
 
 def test_devices_of_servers_are_not_started_here(processor_as_gpu, monkeypatch):
-    monkeypatch.setattr(ggml_devices, "_is_remote", lambda device: True)
+    monkeypatch.setattr(ggml_devices, "backend_of", lambda device: "RPC")
     assert ggml_devices.start_gpus() == 0
 
 

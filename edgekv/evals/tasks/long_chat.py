@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import edgekv
-from edgekv.evals.answer_likelihood import answer_nll, read_question
 from edgekv.evals.case import Case, book_text
 from edgekv.evals.chat_of_facts import TELLING, talk
 from edgekv.evals.document import Question
+from edgekv.evals.question_protocol import ask_from
 from edgekv.evals.setting import OpenRuntime
 from edgekv.generation.sampler import GREEDY
 
@@ -35,7 +36,7 @@ def measure(case: Case, runtimes: OpenRuntime) -> dict[str, Any]:
             for _ in session.chat(message, max_tokens=n_reply, allow_loops=True, sampling=GREEDY):
                 pass
             if turn in marks:
-                found.append([_asked(runtime, session, question) for question in said.questions])
+                found.append(_asked(runtime, session, said.questions))
     scores, nlls = ([[each[i] for each in answered] for answered in found] for i in (0, 1))
     means = {name: [sum(row) / len(row) for row in rows] for name, rows in (("scores", scores), ("nlls", nlls))}
     return {
@@ -54,13 +55,15 @@ def _marks(n_turns: int) -> list[int]:
     return [n_turns // TELLING, n_turns // 2, n_turns]
 
 
-def _asked(runtime: edgekv.Runtime, session: edgekv.Session, question: Question) -> tuple[float, float]:
-    """Return the score of the reply, and how unlikely the right answer is; the session is as before."""
+def _asked(
+    runtime: edgekv.Runtime, session: edgekv.Session, questions: Sequence[Question]
+) -> list[tuple[float, float]]:
+    """Return the score of each reply, and how unlikely the right answer is; the session is as before."""
     before = session.snapshot()
-    read_question(session, question)
-    nll = answer_nll(runtime, session, question)
-    session.restore(before)
-    pieces = session.chat(question.text, max_tokens=question.max_tokens, allow_loops=True, sampling=GREEDY)
-    score = question.score("".join(pieces))
-    session.restore(before)
-    return score, nll
+    found = []
+    for question in questions:
+        answered = ask_from(runtime, session, question, before, nll=True)
+        session.restore(before)
+        assert answered.nll is not None
+        found.append((question.score(answered.reply), answered.nll))
+    return found
