@@ -13,32 +13,37 @@ template <size_t n_columns> struct Tile {
     float *             out[n_columns];
 };
 
-// Call multiply(tile) for the columns from `first` on, in tiles of n_columns; the rest in a smaller one. Tiles begin at element k of the
-// columns and at row `row` of the sums; `block` elements share a factor.
+// Call multiply(tile) with the tile of `size` columns, at most n_columns, that begins with column `first`.
 template <size_t n_columns, typename Multiply>
-void each_tile(const Product & product, size_t block, size_t row, size_t k, const Multiply & multiply, size_t first = 0) {
+void with_tile(const Product & product, size_t block, size_t row, size_t k, const Multiply & multiply, size_t first, size_t size) {
+    if constexpr (n_columns > 1) {
+        if (size < n_columns) {
+            with_tile<n_columns - 1>(product, block, row, k, multiply, first, size);
+            return;
+        }
+    }
     const Columns & columns  = product.columns;
     const size_t    n_blocks = columns.depth / block;
-    for (; first + n_columns <= product.n_columns; first += n_columns) {
-        Tile<n_columns> tile;
-        const auto      put = [&](size_t c, size_t column, size_t out) {
-            tile.codes[c]   = columns.codes + column * columns.depth + k;
-            tile.factors[c] = columns.factors + column * n_blocks + k / block;
-            tile.out[c]     = product.out + out * product.out_stride + row;
-        };
-        if (product.places == nullptr) {
-            for (size_t c = 0; c < n_columns; ++c) {
-                put(c, first + c, first + c);
-            }
-        } else {
-            for (size_t c = 0; c < n_columns; ++c) {
-                put(c, product.places[first + c].column, product.places[first + c].out);
-            }
-        }
-        multiply(tile);
+    Tile<n_columns> tile;
+    for (size_t c = 0; c < n_columns; ++c) {
+        const auto i     = static_cast<int32_t>(first + c);
+        const Place place = product.places != nullptr ? product.places[i] : Place{ i, i };
+        tile.codes[c]     = columns.codes + place.column * columns.depth + k;
+        tile.factors[c]   = columns.factors + place.column * n_blocks + k / block;
+        tile.out[c]       = product.out + place.out * product.out_stride + row;
     }
-    if constexpr (n_columns > 1) {
-        each_tile<n_columns - 1>(product, block, row, k, multiply, first);
+    multiply(tile);
+}
+
+// Call multiply(tile) for all columns, in tiles of n_columns or fewer, which are as equal as can be: small ones wait for their sums.
+// Tiles begin at element k of the columns and at row `row` of the sums; `block` elements share a factor.
+template <size_t n_columns, typename Multiply>
+void each_tile(const Product & product, size_t block, size_t row, size_t k, const Multiply & multiply) {
+    size_t n_tiles = (product.n_columns + n_columns - 1) / n_columns;
+    for (size_t first = 0; n_tiles > 0; --n_tiles) {
+        const size_t size = (product.n_columns - first + n_tiles - 1) / n_tiles;
+        with_tile<n_columns>(product, block, row, k, multiply, first, size);
+        first += size;
     }
 }
 

@@ -19,7 +19,7 @@ namespace {
 
 // As many columns at once as leave enough sums to hide the latency of their additions, and fit the registers.
 #if defined(__AVX512VNNI__) || defined(EDGEKV_DOT4_EMULATED)
-constexpr size_t n_wide = 16, n_columns_at_once = 8;
+constexpr size_t n_wide = 16, n_columns_at_once = 6;
 #else
 constexpr size_t n_wide = 8, n_columns_at_once = 4;
 #endif
@@ -34,19 +34,20 @@ template <typename To> inline To read(const void * src) {
     return to;
 }
 
-inline int32_t four_of(const int8_t * codes) { return read<int32_t>(codes); }
+// Four numbers of a column, in each lane.
+inline Ints four_of(const int8_t * codes) { return Ints{} + read<int32_t>(codes); }
 
 #if defined(EDGEKV_DOT4)
 
 // sum + the products of four unsigned bytes of each lane with four signed ones.
-inline Ints dot4(Ints sum, Ints codes, int32_t four) {
+inline Ints dot4(Ints sum, Ints codes, Ints four) {
 #    if defined(__AVX512VNNI__)
-    return (Ints)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)codes, _mm512_set1_epi32(four));
+    return (Ints)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)codes, (__m512i)four);
 #    elif defined(__AVXVNNI__)
-    return (Ints)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)codes, _mm256_set1_epi32(four));
+    return (Ints)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)codes, (__m256i)four);
 #    else
     for (int byte = 0; byte < 4; ++byte) {
-        sum += (codes >> (8 * byte) & 255) * static_cast<int8_t>(four >> (8 * byte));
+        sum += (codes >> (8 * byte) & 255) * (four << (24 - 8 * byte) >> 24);
     }
     return sum;
 #    endif
@@ -54,7 +55,7 @@ inline Ints dot4(Ints sum, Ints codes, int32_t four) {
 
 #endif
 
-// ---- a tile: 16 rows of a panel times some columns ----
+// ---- a tile: the rows of a panel times some columns ----
 
 template <size_t n_columns> using Sums = Ints[n_columns][n_vectors];
 
@@ -76,10 +77,13 @@ inline void add_up(Sums<n_columns> & sums, const uint8_t * codes, const float *,
 #    pragma GCC unroll 8
     for (size_t group = 0; group < Weights::block / 4; ++group) {
         Ints weights[n_vectors];
-        std::memcpy(weights, codes + group * n_group, sizeof(weights));
+#    pragma GCC unroll 2
+        for (size_t v = 0; v < n_vectors; ++v) {
+            weights[v] = read<Ints>(codes + group * n_group + v * sizeof(Ints));
+        }
 #    pragma GCC unroll 8
         for (size_t c = 0; c < n_columns; ++c) {
-            const int32_t four = four_of(tile.codes[c] + k + 4 * group);
+            const Ints four = four_of(tile.codes[c] + k + 4 * group);
 #    pragma GCC unroll 2
             for (size_t v = 0; v < n_vectors; ++v) {
                 sums[c][v] = dot4(sums[c][v], weights[v], four);
@@ -113,7 +117,7 @@ inline void add_up(Sums<n_columns> & sums, const uint8_t * codes, const float * 
             }
 #    pragma GCC unroll 4
             for (size_t c = 0; c < n_columns; ++c) {
-                const __m256i four = _mm256_set1_epi32(four_of(tile.codes[c] + k + 4 * group));
+                const auto four = (__m256i)four_of(tile.codes[c] + k + 4 * group);
 #    pragma GCC unroll 2
                 for (size_t v = 0; v < n_vectors; ++v) {
                     const __m256i part = pairs(sizes[v], Weights::is_signed ? _mm256_sign_epi8(four, weights[v]) : four);
@@ -254,9 +258,11 @@ void multiply_tile(const Panel & panel, size_t depth, const Tile<n_columns> & ti
             add_simple<Weights, n_columns>(totals, panel, unit, tile);
         }
     }
+#pragma GCC unroll 8
     for (size_t c = 0; c < n_columns; ++c) {
         float * out = tile.out[c];
         if (n_rows == n_panel_rows) {
+#pragma GCC unroll 2
             for (size_t v = 0; v < n_vectors; ++v) {
                 const Floats sum = is_first ? totals[c][v] : totals[c][v] + read<Floats>(out + v * n_wide);
                 std::memcpy(out + v * n_wide, &sum, sizeof(sum));

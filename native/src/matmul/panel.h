@@ -1,4 +1,4 @@
-// Weights of each type, unpacked: 16 rows of them, in the order in which four numbers of a row are multiplied at once. All of it is
+// Weights of each type, unpacked: some rows of them, in the order in which four numbers of a row are multiplied at once. All of it is
 // each source's own (kernels/vectors.h).
 #pragma once
 
@@ -16,10 +16,10 @@ namespace {
 
 // A weight is scale * (code - offset) + minimum, or delta times that where scales are whole numbers.
 struct Panel {
-    uint8_t * codes;  // (depth / 4, 16, 4)
-    float *   scales; // (depth / block, 16); pairs of equal int16_t where they are whole numbers
-    float *   minima; // (depth / block, 16)
-    float *   deltas; // (depth / 256, 16)
+    uint8_t * codes;  // (depth / 4, n_panel_rows, 4)
+    float *   scales; // (depth / block, n_panel_rows); pairs of equal int16_t where they are whole numbers
+    float *   minima; // (depth / block, n_panel_rows)
+    float *   deltas; // (depth / 256, n_panel_rows)
 };
 
 // Where a register cannot add up products of four bytes, pairs of products are added up in 16 bits, as long as they fit.
@@ -28,6 +28,15 @@ constexpr bool adds_four = true;
 #else
 constexpr bool adds_four = false;
 #endif
+
+// Rows that are unpacked together: two registers of AVX-512, or of AVX2. So each four numbers of a column that are loaded are multiplied
+// twice, and loads do not hold up the multiplications.
+#if defined(__AVX512VNNI__) || defined(EDGEKV_DOT4_EMULATED)
+constexpr size_t n_panel_rows = 32;
+#else
+constexpr size_t n_panel_rows = 16;
+#endif
+constexpr size_t panel_depth = n_panel_weights / n_panel_rows, n_eights = n_panel_rows / 8;
 
 constexpr size_t n_block = 32, n_super = 256, n_group = 4 * n_panel_rows; // a group: 4 numbers of each row
 
@@ -69,8 +78,8 @@ template <int n_bits> inline __m256i upper_bits(__m256i bytes, int from) {
     return _mm256_and_si256(shifted, _mm256_set1_epi8(((1 << n_bits) - 1) << 4));
 }
 
-inline void put(uint8_t * codes, size_t group, size_t half, __m256i value) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i *>(codes + group * n_group + half * n_group / 2), value);
+inline void put(uint8_t * codes, size_t group, size_t eight, __m256i value) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i *>(codes + group * n_group + eight * 32), value);
 }
 
 inline void put(float * dst, __m256 values) { _mm256_storeu_ps(dst, values); }
@@ -110,9 +119,9 @@ struct Simple {
 
 // Scales of blocks that begin with them, and minima that follow them.
 template <typename Block, bool has_minima = false> inline void put_scales(const char * const * rows, size_t i, const Panel & panel) {
-    for (size_t half = 0; half < 2; ++half) {
-        const size_t  at    = i * n_panel_rows + 8 * half;
-        const __m256i heads = heads_of([&](size_t row) { return block_of<Block>(rows[8 * half + row], i); });
+    for (size_t eight = 0; eight < n_eights; ++eight) {
+        const size_t  at    = i * n_panel_rows + 8 * eight;
+        const __m256i heads = heads_of([&](size_t row) { return block_of<Block>(rows[8 * eight + row], i); });
         put(panel.scales + at, low_halves(heads));
         if (has_minima) {
             put(panel.minima + at, high_halves(heads));
@@ -121,23 +130,23 @@ template <typename Block, bool has_minima = false> inline void put_scales(const 
 }
 
 // Those of an interleaved block.
-inline void put_scales(const ggml_half * scales, size_t i, size_t half, const Panel & panel) {
-    put(panel.scales + i * n_panel_rows + 8 * half, _mm256_cvtph_ps(load16(scales)));
+inline void put_scales(const ggml_half * scales, size_t i, size_t eight, const Panel & panel) {
+    put(panel.scales + i * n_panel_rows + 8 * eight, _mm256_cvtph_ps(load16(scales)));
 }
 
 // Codes of half a byte, the first half of a block in the lower ones; `change` makes of four the codes of group `group`.
 template <typename Change>
-inline void unpack_halves(const Groups & groups, size_t i, size_t half, uint8_t * codes, const Change & change) {
+inline void unpack_halves(const Groups & groups, size_t i, size_t eight, uint8_t * codes, const Change & change) {
     for (size_t g = 0; g < 4; ++g) {
-        put(codes, 8 * i + g, half, change(half, g, low_half(groups.of[g])));
-        put(codes, 8 * i + 4 + g, half, change(half, 4 + g, high_half(groups.of[g])));
+        put(codes, 8 * i + g, eight, change(eight, g, low_half(groups.of[g])));
+        put(codes, 8 * i + 4 + g, eight, change(eight, 4 + g, high_half(groups.of[g])));
     }
 }
 
 template <typename Block, typename Change>
 inline void unpack_halves(const char * const * rows, size_t i, uint8_t * codes, const Change & change) {
-    for (size_t half = 0; half < 2; ++half) {
-        unpack_halves(groups_of([&](size_t row) { return block_of<Block>(rows[8 * half + row], i)->qs; }), i, half, codes, change);
+    for (size_t eight = 0; eight < n_eights; ++eight) {
+        unpack_halves(groups_of([&](size_t row) { return block_of<Block>(rows[8 * eight + row], i)->qs; }), i, eight, codes, change);
     }
 }
 inline __m256i unchanged(size_t, size_t, __m256i codes) { return codes; }
@@ -166,14 +175,14 @@ struct Q4_0x8 : Q4_0 {
 
     static void unpack(const char * const * rows, size_t n_blocks, const Panel & panel) {
         for (size_t i = 0; i < n_blocks; ++i) {
-            for (size_t half = 0; half < 2; ++half) {
-                const auto & block = *block_of<Eight<block_q4_0>>(rows[8 * half], i);
-                put_scales(block.scales, i, half, panel);
+            for (size_t eight = 0; eight < n_eights; ++eight) {
+                const auto & block = *block_of<Eight<block_q4_0>>(rows[8 * eight], i);
+                put_scales(block.scales, i, eight, panel);
                 Groups groups = interleaved_groups(block.codes);
                 for (__m256i & group : groups.of) {
                     group = _mm256_xor_si256(group, _mm256_set1_epi8(static_cast<char>(0x88))); // ggml's codes are signed here
                 }
-                unpack_halves(groups, i, half, panel.codes, unchanged);
+                unpack_halves(groups, i, eight, panel.codes, unchanged);
             }
         }
     }
@@ -207,15 +216,15 @@ struct FifthBits {
 };
 
 template <typename Block> inline void unpack_fives(const char * const * rows, size_t i, uint8_t * codes) {
-    FifthBits fifth[2];
-    for (size_t half = 0; half < 2; ++half) {
+    FifthBits fifth[n_eights];
+    for (size_t eight = 0; eight < n_eights; ++eight) {
         alignas(32) uint32_t bits[8];
         for (size_t row = 0; row < 8; ++row) {
-            std::memcpy(bits + row, block_of<Block>(rows[8 * half + row], i)->qh, sizeof(uint32_t));
+            std::memcpy(bits + row, block_of<Block>(rows[8 * eight + row], i)->qh, sizeof(uint32_t));
         }
-        fifth[half].bits = _mm256_load_si256(reinterpret_cast<const __m256i *>(bits));
+        fifth[eight].bits = _mm256_load_si256(reinterpret_cast<const __m256i *>(bits));
     }
-    unpack_halves<Block>(rows, i, codes, [&](size_t half, size_t group, __m256i low) { return _mm256_or_si256(low, fifth[half].of(group)); });
+    unpack_halves<Block>(rows, i, codes, [&](size_t eight, size_t group, __m256i low) { return _mm256_or_si256(low, fifth[eight].of(group)); });
 }
 
 struct Q5_0 : Simple {
@@ -259,11 +268,11 @@ struct Q8_0 : Signed {
     static void unpack(const char * const * rows, size_t n_blocks, const Panel & panel) {
         for (size_t i = 0; i < n_blocks; ++i) {
             put_scales<block_q8_0>(rows, i, panel);
-            for (size_t half = 0; half < 2; ++half) {
+            for (size_t eight = 0; eight < n_eights; ++eight) {
                 for (size_t part = 0; part < 2; ++part) {
-                    const Groups groups = groups_of([&](size_t row) { return block_of<block_q8_0>(rows[8 * half + row], i)->qs + 16 * part; });
+                    const Groups groups = groups_of([&](size_t row) { return block_of<block_q8_0>(rows[8 * eight + row], i)->qs + 16 * part; });
                     for (size_t g = 0; g < 4; ++g) {
-                        put(panel.codes, 8 * i + 4 * part + g, half, code_of(groups.of[g]));
+                        put(panel.codes, 8 * i + 4 * part + g, eight, code_of(groups.of[g]));
                     }
                 }
             }
@@ -293,10 +302,10 @@ struct IQ4_NLx8 : IQ4_NL {
 
     static void unpack(const char * const * rows, size_t n_blocks, const Panel & panel) {
         for (size_t i = 0; i < n_blocks; ++i) {
-            for (size_t half = 0; half < 2; ++half) {
-                const auto & block = *block_of<Eight<block_iq4_nl>>(rows[8 * half], i);
-                put_scales(block.scales, i, half, panel);
-                unpack_halves(interleaved_groups(block.codes), i, half, panel.codes, value_of);
+            for (size_t eight = 0; eight < n_eights; ++eight) {
+                const auto & block = *block_of<Eight<block_iq4_nl>>(rows[8 * eight], i);
+                put_scales(block.scales, i, eight, panel);
+                unpack_halves(interleaved_groups(block.codes), i, eight, panel.codes, value_of);
             }
         }
     }
@@ -326,8 +335,8 @@ struct Super {
 // Eight scales and half minima of six bits each, behind what both are multiplied by.
 template <typename Block> inline void put_sixes(const char * const * rows, size_t i, const Panel & panel) {
     const __m256i six = _mm256_set1_epi8(63), four = _mm256_set1_epi8(15), two = _mm256_set1_epi8(48), byte = _mm256_set1_epi32(255);
-    for (size_t half = 0; half < 2; ++half) {
-        const Groups  head  = groups_of([&](size_t row) { return block_of<Block>(rows[8 * half + row], i); });
+    for (size_t eight = 0; eight < n_eights; ++eight) {
+        const Groups  head  = groups_of([&](size_t row) { return block_of<Block>(rows[8 * eight + row], i); });
         const __m256  delta = low_halves(head.of[0]), least = _mm256_sub_ps(_mm256_setzero_ps(), high_halves(head.of[0]));
         const __m256i upper = head.of[3];
         const __m256i scales[] = { _mm256_and_si256(head.of[1], six),
@@ -336,9 +345,9 @@ template <typename Block> inline void put_sixes(const char * const * rows, size_
         const __m256i minima[] = { _mm256_and_si256(head.of[2], six),
                                    _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi32(upper, 4), four),
                                                    _mm256_and_si256(_mm256_srli_epi32(head.of[2], 2), two)) };
-        put(panel.deltas + i * n_panel_rows + 8 * half, delta);
+        put(panel.deltas + i * n_panel_rows + 8 * eight, delta);
         for (int part = 0; part < 8; ++part) {
-            const size_t  at    = (8 * i + part) * n_panel_rows + 8 * half;
+            const size_t  at    = (8 * i + part) * n_panel_rows + 8 * eight;
             const __m128i shift = _mm_cvtsi32_si128(8 * (part % 4));
             Super::put_scales(panel.scales + at, _mm256_and_si256(_mm256_srl_epi32(scales[part / 4], shift), byte), delta);
             put(panel.minima + at, _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srl_epi32(minima[part / 4], shift), byte)), least));
@@ -347,25 +356,25 @@ template <typename Block> inline void put_sixes(const char * const * rows, size_
 }
 
 // `change` makes the codes of a part of 32 of the half bytes of its group; `at` finds those from byte `offset` of each row on.
-template <typename At, typename Change> inline void unpack_parts(const At & at, size_t i, size_t half, uint8_t * codes, const Change & change) {
+template <typename At, typename Change> inline void unpack_parts(const At & at, size_t i, size_t eight, uint8_t * codes, const Change & change) {
     for (size_t pair = 0; pair < 4; ++pair) { // of parts of 32
         for (size_t piece = 0; piece < 2; ++piece) {
             const Groups groups = at(32 * pair + 16 * piece);
             for (size_t g = 0; g < 4; ++g) {
                 const size_t group = 64 * i + 16 * pair + 4 * piece + g;
-                put(codes, group, half, change(2 * pair, 4 * piece + g, low_half(groups.of[g])));
-                put(codes, group + 8, half, change(2 * pair + 1, 4 * piece + g, high_half(groups.of[g])));
+                put(codes, group, eight, change(2 * pair, 4 * piece + g, low_half(groups.of[g])));
+                put(codes, group + 8, eight, change(2 * pair + 1, 4 * piece + g, high_half(groups.of[g])));
             }
         }
     }
 }
 
 template <typename Block, typename Change>
-inline void unpack_parts(const char * const * rows, size_t i, size_t half, uint8_t * codes, const Change & change) {
+inline void unpack_parts(const char * const * rows, size_t i, size_t eight, uint8_t * codes, const Change & change) {
     const auto at = [&](size_t offset) {
-        return groups_of([&](size_t row) { return block_of<Block>(rows[8 * half + row], i)->qs + offset; });
+        return groups_of([&](size_t row) { return block_of<Block>(rows[8 * eight + row], i)->qs + offset; });
     };
-    unpack_parts(at, i, half, codes, change);
+    unpack_parts(at, i, eight, codes, change);
 }
 
 struct Q4_K : Super {
@@ -375,8 +384,8 @@ struct Q4_K : Super {
     static void unpack(const char * const * rows, size_t n_blocks, const Panel & panel) {
         for (size_t i = 0; i < n_blocks; ++i) {
             put_sixes<block_q4_K>(rows, i, panel);
-            for (size_t half = 0; half < 2; ++half) {
-                unpack_parts<block_q4_K>(rows, i, half, panel.codes, unchanged);
+            for (size_t eight = 0; eight < n_eights; ++eight) {
+                unpack_parts<block_q4_K>(rows, i, eight, panel.codes, unchanged);
             }
         }
     }
@@ -401,18 +410,18 @@ struct Q4_Kx8 : Q4_K {
 
     static void unpack(const char * const * rows, size_t n_blocks, const Panel & panel) {
         for (size_t i = 0; i < n_blocks; ++i) {
-            for (size_t half = 0; half < 2; ++half) {
-                const Block & block = *block_of<Block>(rows[8 * half], i);
+            for (size_t eight = 0; eight < n_eights; ++eight) {
+                const Block & block = *block_of<Block>(rows[8 * eight], i);
                 const __m256  delta = _mm256_cvtph_ps(load16(block.deltas));
                 const __m256  least = _mm256_sub_ps(_mm256_setzero_ps(), _mm256_cvtph_ps(load16(block.least)));
-                put(panel.deltas + i * n_panel_rows + 8 * half, delta);
+                put(panel.deltas + i * n_panel_rows + 8 * eight, delta);
                 for (size_t part = 0; part < 8; ++part) {
-                    const size_t  at    = (8 * i + part) * n_panel_rows + 8 * half;
+                    const size_t  at    = (8 * i + part) * n_panel_rows + 8 * eight;
                     const __m128i bytes = sixes_of(block.sixes[part]);
                     put_scales(panel.scales + at, _mm256_cvtepu8_epi32(bytes), delta);
                     put(panel.minima + at, _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_unpackhi_epi64(bytes, bytes))), least));
                 }
-                unpack_parts([&](size_t offset) { return interleaved_groups(block.codes + 8 * offset); }, i, half, panel.codes, unchanged);
+                unpack_parts([&](size_t offset) { return interleaved_groups(block.codes + 8 * offset); }, i, eight, panel.codes, unchanged);
             }
         }
     }
@@ -425,12 +434,12 @@ struct Q5_K : Super {
     static void unpack(const char * const * rows, size_t n_blocks, const Panel & panel) {
         for (size_t i = 0; i < n_blocks; ++i) {
             put_sixes<block_q5_K>(rows, i, panel);
-            for (size_t half = 0; half < 2; ++half) {
+            for (size_t eight = 0; eight < n_eights; ++eight) {
                 Groups fifth[2]; // bit `part` of each byte
                 for (size_t piece = 0; piece < 2; ++piece) {
-                    fifth[piece] = groups_of([&](size_t row) { return block_of<block_q5_K>(rows[8 * half + row], i)->qh + 16 * piece; });
+                    fifth[piece] = groups_of([&](size_t row) { return block_of<block_q5_K>(rows[8 * eight + row], i)->qh + 16 * piece; });
                 }
-                unpack_parts<block_q5_K>(rows, i, half, panel.codes, [&](size_t part, size_t group, __m256i low) {
+                unpack_parts<block_q5_K>(rows, i, eight, panel.codes, [&](size_t part, size_t group, __m256i low) {
                     return _mm256_or_si256(low, upper_bits<1>(fifth[group / 4].of[group % 4], static_cast<int>(part)));
                 });
             }
@@ -447,10 +456,10 @@ struct Q6_K : Super {
 
     static void unpack(const char * const * rows, size_t n_blocks, const Panel & panel) {
         for (size_t i = 0; i < n_blocks; ++i) {
-            for (size_t half = 0; half < 2; ++half) {
-                put_signed(rows, i, half, panel);
+            for (size_t eight = 0; eight < n_eights; ++eight) {
+                put_signed(rows, i, eight, panel);
                 for (size_t quarter = 0; quarter < 4; ++quarter) { // 16 of the low halves of bytes beside 16 more, in each 128 weights
-                    unpack_quarter(rows, i, half, quarter, panel.codes);
+                    unpack_quarter(rows, i, eight, quarter, panel.codes);
                 }
             }
         }
@@ -458,14 +467,14 @@ struct Q6_K : Super {
 
   private:
     // Sixteen scales of a signed byte, before what they are multiplied by.
-    static void put_signed(const char * const * rows, size_t i, size_t half, const Panel & panel) {
-        const auto   block  = [&](size_t row) { return block_of<block_q6_K>(rows[8 * half + row], i); };
+    static void put_signed(const char * const * rows, size_t i, size_t eight, const Panel & panel) {
+        const auto   block  = [&](size_t row) { return block_of<block_q6_K>(rows[8 * eight + row], i); };
         const Groups scales = groups_of([&](size_t row) { return block(row)->scales; });
         const __m256 delta  = high_halves(heads_of([&](size_t row) { return block(row)->scales + 14; }));
         const __m256 least  = _mm256_mul_ps(delta, _mm256_set1_ps(-32.0f));
-        put(panel.deltas + i * n_panel_rows + 8 * half, delta);
+        put(panel.deltas + i * n_panel_rows + 8 * eight, delta);
         for (int part = 0; part < 16; ++part) {
-            const size_t  at    = (16 * i + part) * n_panel_rows + 8 * half;
+            const size_t  at    = (16 * i + part) * n_panel_rows + 8 * eight;
             const __m256i upper = _mm256_sll_epi32(scales.of[part / 4], _mm_cvtsi32_si128(24 - 8 * (part % 4)));
             const __m256i scale = _mm256_srai_epi32(upper, 24);
             put_scales(panel.scales + at, scale, delta);
@@ -475,18 +484,18 @@ struct Q6_K : Super {
         }
     }
 
-    static void unpack_quarter(const char * const * rows, size_t i, size_t half, size_t quarter, uint8_t * codes) {
+    static void unpack_quarter(const char * const * rows, size_t i, size_t eight, size_t quarter, uint8_t * codes) {
         const size_t of_128 = quarter / 2, piece = quarter % 2;
-        const auto   block  = [&](size_t row) { return block_of<block_q6_K>(rows[8 * half + row], i); };
+        const auto   block  = [&](size_t row) { return block_of<block_q6_K>(rows[8 * eight + row], i); };
         const Groups first  = groups_of([&](size_t row) { return block(row)->ql + 64 * of_128 + 16 * piece; });
         const Groups second = groups_of([&](size_t row) { return block(row)->ql + 64 * of_128 + 32 + 16 * piece; });
         const Groups upper  = groups_of([&](size_t row) { return block(row)->qh + 32 * of_128 + 16 * piece; });
         for (size_t g = 0; g < 4; ++g) {
             const size_t group = 64 * i + 32 * of_128 + 4 * piece + g;
-            put(codes, group, half, _mm256_or_si256(low_half(first.of[g]), upper_bits<2>(upper.of[g], 0)));
-            put(codes, group + 8, half, _mm256_or_si256(low_half(second.of[g]), upper_bits<2>(upper.of[g], 2)));
-            put(codes, group + 16, half, _mm256_or_si256(high_half(first.of[g]), upper_bits<2>(upper.of[g], 4)));
-            put(codes, group + 24, half, _mm256_or_si256(high_half(second.of[g]), upper_bits<2>(upper.of[g], 6)));
+            put(codes, group, eight, _mm256_or_si256(low_half(first.of[g]), upper_bits<2>(upper.of[g], 0)));
+            put(codes, group + 8, eight, _mm256_or_si256(low_half(second.of[g]), upper_bits<2>(upper.of[g], 2)));
+            put(codes, group + 16, eight, _mm256_or_si256(high_half(first.of[g]), upper_bits<2>(upper.of[g], 4)));
+            put(codes, group + 24, eight, _mm256_or_si256(high_half(second.of[g]), upper_bits<2>(upper.of[g], 6)));
         }
     }
 };

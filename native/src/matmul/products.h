@@ -1,5 +1,5 @@
 // Products of a block's columns with quantised weights, compiled once for each set of instructions and chosen when the library is
-// loaded. Weights stay as they lie: a thread unpacks 16 rows of them into whole numbers of a byte, for as many columns as there are.
+// loaded. Weights stay as they lie: a thread unpacks some rows of them into whole numbers of a byte, for as many columns as there are.
 #pragma once
 
 #include "ggml.h"
@@ -10,8 +10,7 @@
 
 namespace edgekv {
 
-constexpr size_t n_panel_rows = 16;   // rows of weights that are unpacked together
-constexpr size_t panel_depth  = 1024; // and how far: a panel and the columns beside it stay in the first cache
+constexpr size_t n_panel_weights = 16 * 1024; // that are unpacked together: they and the columns beside them stay in the first cache
 
 constexpr int64_t n_fewest_columns = 5; // that panels are for: more than a draft and the token before it
 
@@ -64,7 +63,7 @@ struct Products {
 };
 
 // What `multiply` works in, from an address that is a multiple of 64 on.
-constexpr size_t panel_bytes = n_panel_rows * (panel_depth + (2 * (panel_depth / 16) + panel_depth / 256) * sizeof(float));
+constexpr size_t panel_bytes = n_panel_weights + (2 * (n_panel_weights / 16) + n_panel_weights / 256) * sizeof(float);
 
 // How these weights are multiplied with so many columns here; NULL where that is left to ggml.
 const TypeProducts * products_of(ggml_type type, edgekv_row_order order, int64_t n_columns);

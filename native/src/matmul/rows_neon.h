@@ -22,6 +22,8 @@ constexpr size_t n_along = 8;
 constexpr size_t n_along = 4;
 #endif
 
+constexpr size_t n_panel_rows = 16, panel_depth = n_panel_weights / n_panel_rows; // that are unpacked together
+
 constexpr size_t n_super = 256, n_fours = n_panel_rows / 4; // rows are taken by four
 
 // A weight is scale * code + minimum, or delta * part * code + minimum where parts of a block have whole numbers for scales.
