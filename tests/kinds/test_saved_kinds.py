@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from evicting import RUN, SHALLOW
-from exactness import bound_of, error
 
 import edgekv
 from edgekv.binding.model import Model
@@ -20,12 +17,6 @@ STRESS = Path(__file__).parents[1] / "stress"
 PROGRAM = Path(__file__).parents[1] / "runtime" / "go_on.py"
 OPTIONS = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "probe_tokens": 16}
 TEXT = "the old house by the river stood empty since the flood of that year " * 12
-
-
-def logits_of(runtime):
-    """The logits (n_vocab,) of the newest token."""
-    pointer = ctypes.cast(runtime.context.logits(), ctypes.POINTER(ctypes.c_float))
-    return np.ctypeslib.as_array(pointer, (runtime.model.n_vocab,)).copy()
 
 
 @pytest.fixture
@@ -81,18 +72,18 @@ def test_other_windows_and_fewer_cells(family_model, tmp_path, name):
         session.read(TEXT * 2)
         session.save(tmp_path / "a")
         n_past = session.n_past
-        assert "".join(session.chat("Who?", max_tokens=1))
-        expected = logits_of(rt)
-    # A turn that is read in two batches is rounded otherwise, by ggml's attention to windows: 18 tokens are one here.
-    for options in ({"budget": 200, "block": 24}, {"budget": 200, "focus": False}, {}, {"block": 8}):
+        expected = "".join(session.chat("Who?", max_tokens=12))
+    whole = ({"budget": 200, "block": 24}, {"budget": 200, "block": 16}, {"budget": 200, "focus": False})
+    for options in (*whole, {}, {"block": 8}):
         with edgekv.Runtime(path, **(OPTIONS | options)) as rt, rt.load_session(tmp_path / "a") as session:
             assert session.n_past == n_past
             budget = options.get("budget", 64)
             assert session.n_cells <= budget + rt.plan.block
-            assert "".join(session.chat("Who?", max_tokens=1))
-            if budget == 200 and name != "gpt-oss":  # nothing evicted; the order of sums may choose another expert
-                assert error(logits_of(rt), expected) < bound_of(name)
-            assert "".join(session.chat("Why?", max_tokens=12))
+            said = "".join(session.chat("Who?", max_tokens=12))
+            assert said
+            # Nothing was evicted. Sums may be rounded otherwise: gemma3's where the turn of 18 tokens is two batches.
+            if budget == 200 and name != "gpt-oss" and (name != "gemma3" or rt.plan.block >= 18):
+                assert said == expected
 
 
 @pytest.mark.parametrize("name", ["gemma3", "gpt-oss", "lfm2-windows", "llama4"])

@@ -26,7 +26,7 @@ void with_tile(const Product & product, size_t block, size_t row, size_t k, cons
     const size_t    n_blocks = columns.depth / block;
     Tile<n_columns> tile;
     for (size_t c = 0; c < n_columns; ++c) {
-        const auto i     = static_cast<int32_t>(first + c);
+        const auto  i     = static_cast<int32_t>(first + c);
         const Place place = product.places != nullptr ? product.places[i] : Place{ i, i };
         tile.codes[c]     = columns.codes + place.column * columns.depth + k;
         tile.factors[c]   = columns.factors + place.column * n_blocks + k / block;

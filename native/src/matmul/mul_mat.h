@@ -8,6 +8,8 @@
 extern "C" {
 #endif
 
+enum { EDGEKV_ROWS_TOGETHER = 32 }; // threads take so many rows, or a multiple: no set of instructions unpacks more at once
+
 // Whether edgekv computes this GGML_OP_MUL_MAT or GGML_OP_MUL_MAT_ID, the weights of which lie in that order. It depends on types and
 // shapes alone.
 bool edgekv_takes_mul_mat(const struct ggml_tensor * product, struct edgekv_row_order order);

@@ -2,6 +2,7 @@
 // each source's own (kernels/vectors.h).
 #pragma once
 
+#include "matmul/mul_mat.h"
 #include "matmul/products.h"
 
 #define GGML_COMMON_DECL_CPP
@@ -37,6 +38,7 @@ constexpr size_t n_panel_rows = 32;
 constexpr size_t n_panel_rows = 16;
 #endif
 constexpr size_t panel_depth = n_panel_weights / n_panel_rows, n_eights = n_panel_rows / 8;
+static_assert(EDGEKV_ROWS_TOGETHER % n_panel_rows == 0, "panels are whole");
 
 constexpr size_t n_block = 32, n_super = 256, n_group = 4 * n_panel_rows; // a group: 4 numbers of each row
 

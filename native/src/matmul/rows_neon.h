@@ -2,6 +2,7 @@
 // (kernels/vectors.h).
 #pragma once
 
+#include "matmul/mul_mat.h"
 #include "matmul/products.h"
 
 #define GGML_COMMON_DECL_CPP
@@ -23,6 +24,7 @@ constexpr size_t n_along = 4;
 #endif
 
 constexpr size_t n_panel_rows = 16, panel_depth = n_panel_weights / n_panel_rows; // that are unpacked together
+static_assert(EDGEKV_ROWS_TOGETHER % n_panel_rows == 0, "panels are whole");
 
 constexpr size_t n_super = 256, n_fours = n_panel_rows / 4; // rows are taken by four
 
