@@ -54,6 +54,7 @@ def main() -> None:
             n_tokens = session.stats.prompt_tokens
         plan = runtime.plan
         setting = f"{plan.budget_cells:,} cells, {plan.kv_type}, block {plan.block}{', repacked' * plan.repack}"
+        setting += f", {plan.n_streamed} layers from the file" * (plan.n_streamed > 0)
         print(json.dumps({"tokens": n_tokens, "times": times, "peak": peak_resident_bytes(), "setting": setting}))
 
 

@@ -168,7 +168,8 @@ std::vector<float> rows_of(const std::vector<float> & panels, size_t n, size_t d
 
 // Queries over n cells, read in tiles of 32: each sees fewer than the one before, the last ones none of the later tiles. They are
 // rows, or the lanes of panels.
-void test_tiles(const Kernels & kernel, size_t n, size_t n_queries, float softcap, bool has_sinks, bool has_panels) {
+// With `has_gaps` they do not see every third cell of those either, from the second on.
+void test_tiles(const Kernels & kernel, size_t n, size_t n_queries, float softcap, bool has_sinks, bool has_panels, bool has_gaps) {
     constexpr size_t     dim_k = 48, dim_v = 80, stride_v = 96, n_tile = 32;
     const size_t         n_all_lanes = (n_queries + n_lanes - 1) / n_lanes * n_lanes;
     const auto           queries = random_values(n_queries * dim_k), values = random_values((n + n_tile) * stride_v);
@@ -176,10 +177,11 @@ void test_tiles(const Kernels & kernel, size_t n, size_t n_queries, float softca
     const auto           sinks = random_values(n_queries);
     auto                 keys  = random_values((n + n_tile) * dim_k);
     std::vector<float>   logits(std::max(n_queries, n_lanes) * n_tile);
-    std::vector<int32_t> n_all(n_queries), n_seen(n_all_lanes);
+    std::vector<int32_t> n_all(n_queries), n_seen(n_all_lanes), hidden(n_all_lanes * n_tile);
     for (size_t q = 0; q < n_queries; ++q) {
         n_all[q] = static_cast<int32_t>(n - std::min(n - 1, 5 * q));
     }
+    const auto sees = [&](size_t q, size_t cell) { return cell < static_cast<size_t>(n_all[q]) && !(has_gaps && cell > 0 && (cell + q) % 3 == 2); };
     std::vector<float> most, sums, out;
     const auto         attend = [&] {
         most = has_sinks ? sinks : std::vector<float>(n_queries, -INFINITY);
@@ -190,17 +192,25 @@ void test_tiles(const Kernels & kernel, size_t n, size_t n_queries, float softca
             const size_t  n_read    = std::min(n_tile, n - cell);
             const float * keys_at   = keys.data() + cell * dim_k;
             const float * values_at = values.data() + cell * stride_v;
+            const size_t  stride    = (n_read + n_lanes - 1) / n_lanes * n_lanes;
             for (size_t q = 0; q < n_queries; ++q) {
-                n_seen[q] = std::clamp(n_all[q] - static_cast<int32_t>(cell), 0, static_cast<int32_t>(n_tile));
+                n_seen[q] = 0;
+                for (size_t c = 0; c < n_tile; ++c) {
+                    const size_t place = has_panels ? (q / n_lanes * n_tile + c) * n_lanes + q % n_lanes : q * stride + c;
+                    hidden[place]      = has_gaps && !sees(q, cell + c);
+                    n_seen[q]          = sees(q, cell + c) ? static_cast<int32_t>(c) + 1 : n_seen[q];
+                }
             }
+            const int32_t * hides = has_gaps ? hidden.data() : nullptr;
             if (!has_panels) {
-                kernel.attend({ n_queries, n_read, dim_k, dim_v, queries.data(), keys_at, values_at, stride_v, n_seen.data(), softcap,
+                kernel.attend({ n_queries, n_read, dim_k, dim_v, queries.data(), keys_at, values_at, stride_v, n_seen.data(), hides, softcap,
                                 logits.data(), most.data(), sums.data(), out.data() });
                 continue;
             }
             for (size_t q = 0; q < n_queries; q += n_lanes) {
                 kernel.attend_panel({ n_read, dim_k, dim_v, panels.data() + q * dim_k, keys_at, values_at, stride_v, n_seen.data() + q,
-                                      softcap, logits.data(), most.data() + q, sums.data() + q, out.data() + q * dim_v });
+                                      has_gaps ? hides + q * n_tile : nullptr, softcap, logits.data(), most.data() + q, sums.data() + q,
+                                      out.data() + q * dim_v });
             }
         }
         CHECK(out.back() == 0.0f); // nothing past the end
@@ -211,6 +221,9 @@ void test_tiles(const Kernels & kernel, size_t n, size_t n_queries, float softca
         std::vector<double> expected(dim_v);
         double              total = has_sinks ? std::exp(double(sinks[q])) : 0.0;
         for (size_t j = 0; j < static_cast<size_t>(n_all[q]); ++j) {
+            if (!sees(q, j)) {
+                continue;
+            }
             double logit = 0.0;
             for (size_t k = 0; k < dim_k; ++k) {
                 logit += double(queries[q * dim_k + k]) * keys[j * dim_k + k];
@@ -232,7 +245,7 @@ void test_tiles(const Kernels & kernel, size_t n, size_t n_queries, float softca
             keys[cell * dim_k + 5] = spoilt;
             attend();
             for (size_t q = 0; q < n_queries; ++q) {
-                CHECK(std::isnan(sums[q]) == (cell < static_cast<size_t>(n_all[q])));
+                CHECK(std::isnan(sums[q]) == sees(q, cell));
             }
             keys[cell * dim_k + 5] = kept;
         }
@@ -300,8 +313,10 @@ void test_kernels() {
             for (const size_t n : { 1, 32, 75, 100 }) { // whole tiles, and not
                 for (const size_t n_queries : { 1, 2, 3, 7, 20 }) {
                     for (const bool has_panels : { false, true }) {
-                        test_tiles(*all_kernels[i], n, n_queries, 0.0f, false, has_panels);
-                        test_tiles(*all_kernels[i], n, n_queries, 2.0f, true, has_panels);
+                        for (const bool has_gaps : { false, true }) {
+                            test_tiles(*all_kernels[i], n, n_queries, 0.0f, false, has_panels, has_gaps);
+                            test_tiles(*all_kernels[i], n, n_queries, 2.0f, true, has_panels, has_gaps);
+                        }
                     }
                 }
             }

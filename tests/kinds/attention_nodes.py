@@ -9,8 +9,7 @@ llama.cpp calls back after each node of a graph. Where it is an attention node, 
 
 over the cells j that llama.cpp's own mask and the visible triples allow; without a sink its term is 0, and without a
 cap c s_j is the scaled product. Rows are read as they are stored, wherever they lie. Queries that meet quantised keys
-are rounded to q8_0, as the processor's kernel does, but in layers that evict: there edgekv reads rows as floats, where
-they lie in the host's memory.
+are rounded to q8_0, as ggml's kernels do, unless they lie in the host's memory: there edgekv reads rows as floats.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ class AttentionNodes:
         queries = _floats(q)  # (n_head, n_tokens, d)
         self.queries.setdefault(layer, []).append(queries)
         keys, values = self._cells(k), self._cells(v)  # (n_head_kv, n_cells, d)
-        by_edgekv = layer in self.visible and library.load().ggml_backend_buffer_is_host(c.c_void_p(_root(k).buffer))
+        by_edgekv = library.load().ggml_backend_buffer_is_host(c.c_void_p(_root(k).buffer))
         if gguf.GGMLQuantizationType(k.type) != gguf.GGMLQuantizationType.F16 and not by_edgekv:
             queries = round_q8_0(queries)
         n_tokens, n_cells = queries.shape[1], keys.shape[1]

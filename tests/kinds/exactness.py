@@ -12,8 +12,6 @@ import numpy as np
 # measured: hybrids at most 5.9e-3, windows 3.6e-2, gemma4 5.0e-2, the 64 layers of exaone4 8.3e-2
 BOUND, BOUND_OF = 1e-2, {"exaone4": 1e-1, "gemma4": 8e-2}
 BOUND_OF |= dict.fromkeys(("gemma2", "gemma3", "cohere2", "olmo2", "llama4", "gpt-oss"), 5e-2)
-# times as much in q8_0, where llama.cpp's own cache rounds queries, and edgekv does not: 3.8 times was measured
-QUANTISED = 5
 WRONG = 0.12  # a wrong set for one head of one layer gives at least 0.149
 
 

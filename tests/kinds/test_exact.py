@@ -1,8 +1,8 @@
 """Logits of every family that runs, against llama.cpp's own cache in which the same cells are masked.
 
-Nothing evicted: edgekv reads the same rows in another layout. From 64 tokens on it calls the kernel that llama.cpp
-calls, so only the order of sums differs. In shorter batches llama.cpp takes sums in f16, 11 bits, and edgekv in
-float32. Where llama.cpp rounds queries and edgekv does not (quantised rows), the float64 nodes say what is right.
+Nothing evicted: edgekv reads the same rows in another layout and sums in float32. llama.cpp does so from 64 tokens on,
+so only the order of sums differs. Shorter batches it sums in f16, 11 bits. Where llama.cpp rounds queries and edgekv
+does not (quantised rows), the float64 nodes say what is right.
 
 Something evicted: attention_nodes.py computes in float64 what a head reads of the cells that it kept. Limits on the
 largest error over the deviation of the logits are those of tests/runtime/test_exactness.py. A quantised cache is held

@@ -12,7 +12,7 @@ import ctypes
 import numpy as np
 import pytest
 from diagonals import by_night, diagonal
-from exactness import QUANTISED, WRONG, bound_of, distance, error, worst
+from exactness import WRONG, bound_of, distance, error, worst
 from failing import failing_after
 from masked_cache import masked_logits
 from own_cache import own_cache
@@ -90,14 +90,25 @@ def shifted(run, visible):
 
 @pytest.mark.parametrize("name", by_night([(name,) for name in KINDS], [(name,) for name in SOME]))
 def test_what_evicts_nothing_is_llama_cpps_own_cache(family_model, name):
-    """In q8_0; test_exact.py has f16."""
+    """In q8_0, of which ggml's own attention would round the queries; test_exact.py has f16."""
     path, tokens = family_model(name), tokens_of(N_PROMPT + N_STEPS)
-    expected = own_logits(path, tokens, block=128, kv_type="q8_0")
+    expected = own_logits(path, tokens, block=128, kv_type="q8_0", visible={})
     options = {"budget": 512, "block": 128, "kv_type": "q8_0", "focus": False, "threads": 2}
     with recorded_runtime(path, **options, **heads_of(name)) as run:
         found = read_and_step(run, tokens)
         assert run.compactions == []
-    assert worst(name, found, expected) < bound_of(name) * QUANTISED
+    assert worst(name, found, expected) < bound_of(name)
+
+
+@pytest.mark.parametrize("name", ["gemma3", "gpt-oss"])
+def test_the_sums_of_a_window_do_not_depend_on_threads(family_model, name):
+    path, tokens = family_model(name), tokens_of(N_PROMPT + N_STEPS)
+    options = {"budget": BUDGET, "block": 32, "focus": False, **heads_of(name)}
+    found = []
+    for threads in (1, 3):
+        with recorded_runtime(path, threads=threads, **options) as run:
+            found.append(read_and_step(run, tokens))
+    assert np.array_equal(*found)
 
 
 WAYS = [(32, "keydiff"), (32, "replay+ada"), (128, "snapkv"), (64, "keydiff+ada")]
@@ -137,7 +148,7 @@ def test_quantised_rows_are_off_by_their_rounding(family_model, name):
         found = read_and_step(run, tokens)
     exact, rounded = (own_logits(path, tokens, block=64, kv_type=kv_type) for kv_type in ("f16", "q8_0"))
     visible = run.visible(len(tokens))
-    limit = 2 * distance(exact, rounded)
+    limit = 1.5 * distance(exact, rounded)
     assert distance(found, hidden_logits(name, path, tokens, visible, 64)) < limit
     assert distance(found, hidden_logits(name, path, tokens, shifted(run, visible), 64)) > limit
 

@@ -41,9 +41,15 @@ void multiply_keys(const AttentionTile & tile, size_t stride) {
     }
 }
 
-// Turn a query's logits (n,) into exp(logit - most), 0 of cells that it does not see, and bring `most` and `sum` up to date.
-// Returns what the sums of before are worth now.
-float weigh(float * logits, size_t n, uint32_t n_seen, float softcap, float & most, float & sum) {
+Whole load_whole(const int32_t * src) {
+    Whole vector;
+    std::memcpy(&vector, src, sizeof(vector));
+    return vector;
+}
+
+// Turn a query's logits (n,) into exp(logit - most), 0 of cells that it does not see, and bring `most` and `sum` up to date. It sees
+// at least one cell. Returns what the sums of before are worth now.
+float weigh(float * logits, size_t n, uint32_t n_seen, const int32_t * hidden, float softcap, float & most, float & sum) {
     if (softcap > 0.0f) { // it would make a number of -inf
         for (size_t c = 0; c < n_seen; ++c) {
             const bool is_finite = (bits_of<int32_t>(logits[c]) & 0x7FFFFFFF) < infinity;
@@ -56,10 +62,10 @@ float weigh(float * logits, size_t n, uint32_t n_seen, float softcap, float & mo
     for (size_t i = 0; i < width; ++i) {
         lanes[i] = static_cast<int32_t>(i);
     }
-    Whole lane;
-    std::memcpy(&lane, lanes, sizeof(lane));
+    const Whole lane = load_whole(lanes);
     for (size_t c = 0; c < n; c += width) {
-        const Whole  is_seen = lane < static_cast<int32_t>(n_seen) - static_cast<int32_t>(c);
+        Whole        is_seen = lane < static_cast<int32_t>(n_seen) - static_cast<int32_t>(c);
+        is_seen              = hidden != nullptr ? is_seen & (load_whole(hidden + c) == 0) : is_seen;
         const Vector all_of  = load(logits + c);
         const Vector logit   = is_seen ? all_of : all(-INFINITY);
         const Whole  bits    = is_seen ? bits_of<Whole>(all_of) & 0x7FFFFFFF : Whole{};
@@ -143,7 +149,9 @@ struct Lanes {
     Whole  largest[n_parts]; // magnitude of a logit, in bits: they grow as floats do, and NaN is above inf
     bool   see_all;          // of the cells
 
-    explicit Lanes(const AttentionPanel & panel) : largest{}, see_all(true) {
+    const int32_t * hidden;
+
+    explicit Lanes(const AttentionPanel & panel) : largest{}, see_all(panel.hidden == nullptr), hidden(panel.hidden) {
         std::memcpy(most, panel.most, sizeof(most));
         std::memcpy(sums, panel.sums, sizeof(sums));
         std::memcpy(n_seen, panel.n_seen, sizeof(n_seen));
@@ -157,7 +165,8 @@ struct Lanes {
         for (size_t p = 0; p < n_parts; ++p) {
             Whole bits = bits_of<Whole>(logits[p]) & 0x7FFFFFFF;
             if (!see_all) {
-                const Whole is_seen = n_seen[p] > static_cast<int32_t>(cell);
+                Whole is_seen = n_seen[p] > static_cast<int32_t>(cell);
+                is_seen       = hidden != nullptr ? is_seen & (load_whole(hidden + cell * n_lanes + p * width) == 0) : is_seen;
                 bits                = is_seen ? bits : Whole{};
                 logits[p]           = is_seen ? logits[p] : all(-INFINITY);
             }
@@ -222,7 +231,8 @@ void EDGEKV_OF_SET(attend_)(const AttentionTile & tile) {
             }
             continue;
         }
-        const float factor = weigh(logits, stride, tile.n_seen[q], tile.softcap, tile.most[q], tile.sums[q]);
+        const int32_t * hidden = tile.hidden != nullptr ? tile.hidden + q * stride : nullptr;
+        const float     factor = weigh(logits, stride, tile.n_seen[q], hidden, tile.softcap, tile.most[q], tile.sums[q]);
         for (size_t k = 0; k < tile.dim_v; ++k) {
             tile.out[q * tile.dim_v + k] *= factor;
         }

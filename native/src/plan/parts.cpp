@@ -5,6 +5,7 @@
 #include "hooks/status.h"
 #include "hooks/weights_file.h"
 #include "llama-context.h"
+#include "llama-model.h"
 #include "llama-kv-cache.h"
 #include "plan/open.h"
 #include "plan/process.h"
@@ -62,6 +63,27 @@ uint64_t shared_work_bytes(const llama_context & ctx, int n_threads) {
     return processor().graph_plan(host, n_threads, nullptr).work_size;
 }
 
+// What a thread touches of its stack while it attends, at most.
+size_t attention_bytes(const Memory & memory, const llama_hparams & hparams) {
+    size_t     most = 0;
+    const auto take = [&most](size_t dim_k, size_t dim_v) {
+        if (AttentionPass::fits(dim_k, dim_v)) {
+            most = std::max(most, AttentionPass::stack_bytes(dim_k, dim_v));
+        }
+    };
+    if (HostAttention::can_attend(*memory.flat)) {
+        for (const FlatCache::Layer & layer : memory.flat->layers()) {
+            take(layer.head_dim_k, layer.head_dim_v);
+        }
+    }
+    for (uint32_t il = 0; memory.windows != nullptr && il < hparams.n_layer_all; ++il) {
+        if (hparams.is_swa(il)) {
+            take(hparams.n_embd_head_k(il), hparams.n_embd_head_v(il));
+        }
+    }
+    return most;
+}
+
 // Descriptions of the graphs that run: of batches with outputs, and of those without. llama.cpp makes them when they come, with
 // room for a quarter more nodes than the reserved one has (0001-rows-by-head.patch).
 uint64_t running_graph_bytes(const llama_context & ctx) {
@@ -96,7 +118,8 @@ enum edgekv_status edgekv_context_parts(const struct llama_context * ctx, const 
         parts->output_bytes      = memory.output_bytes;
         parts->bookkeeping_bytes = held.flat->n_slots() * edgekv_cache_estimate_bytes(&shape, params);
         parts->margin_bytes      = margin_bytes;
-        parts->workspace_bytes   = n_threads * (thread_bytes + HostAttention::stack_bytes(*held.flat)) + shared_work_bytes(*ctx, n_threads) +
-                                 llama_cells(held) * llama_cell_bytes + (params->n_draft > 0 ? draft_bytes : 0);
+        const uint64_t of_thread = thread_bytes + attention_bytes(held, ctx->get_model().hparams);
+        parts->workspace_bytes   = n_threads * of_thread + shared_work_bytes(*ctx, n_threads) + llama_cells(held) * llama_cell_bytes +
+                                 (params->n_draft > 0 ? draft_bytes : 0);
     });
 }

@@ -170,7 +170,7 @@ std::optional<edgekv_setting> best_setting(const edgekv_choice & choice, const F
     if (choice.n_streamed >= 0 || has_cells(choice, named, few_cells)) {
         return named;
     }
-    for (const auto [n_cells, full_blocks] : { std::pair(enough_cells, true), std::pair(few_cells, true), std::pair(few_cells, false) }) {
+    for (const auto & [n_cells, full_blocks] : { std::pair(enough_cells, true), std::pair(few_cells, true), std::pair(few_cells, false) }) {
         if (const auto found = least_streamed(choice, fits, n_cells, full_blocks)) {
             return found;
         }

@@ -256,6 +256,16 @@ ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_cgraph * graph, ggm
     return out;
 }
 
+ggml_tensor * FlatGraph::attend_window(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
+                                       ggml_tensor * mask, ggml_tensor * sinks, float scale, float softcap) {
+    if (!WindowAttention::can_attend(*k, *v, *mask)) {
+        return nullptr;
+    }
+    ggml_tensor * out = windows_.emplace_back(WindowAttention{ scale, softcap }).operation(context, q, k, v, mask, sinks);
+    ggml_build_forward_expand(graph, out);
+    return out;
+}
+
 ggml_tensor * FlatGraph::attend_latents(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, ggml_tensor * k,
                                         ggml_tensor * w_v, ggml_tensor * sinks, uint32_t il, float scale) {
     ggml_tensor * read = attend(context, graph, q, k, k, sinks, il, scale, 0.0f);

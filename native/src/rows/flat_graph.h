@@ -31,6 +31,11 @@ class FlatGraph {
     ggml_tensor * attend_latents(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, ggml_tensor * k,
                                  ggml_tensor * w_v, ggml_tensor * sinks, uint32_t il, float scale);
 
+    // Attend to the ring of a layer with a window, as llama.cpp keeps it: k (head_dim_k, n_head_kv, cells), v likewise, mask
+    // (cells, n_tokens). NULL where ggml's own attention has to: on a device, and of rows that no tile holds.
+    ggml_tensor * attend_window(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
+                                ggml_tensor * mask, ggml_tensor * sinks, float scale, float softcap);
+
   private:
     // Adjacent heads of one length, which one call serves.
     struct Run {
@@ -70,7 +75,8 @@ class FlatGraph {
     ggml_tensor *      mask_ = nullptr; // F16 (columns, n_tokens): column max_kept_ is the first open row; none on the host
 
     std::vector<ggml_tensor *> masks_; // by pool, on its device: copies that heads of other lengths than the longest read
-    std::deque<HostAttention>  on_host_; // of every layer
+    std::deque<HostAttention>   on_host_; // of every layer
+    std::deque<WindowAttention> windows_;
 };
 
 } // namespace edgekv

@@ -1,11 +1,12 @@
-// Attention over heads of unequal length, on the processor: one operation of a graph for a layer.
+// Attention on the processor, an operation of a graph for each layer: over heads of unequal length, and over a window.
 #pragma once
 
+#include "rows/attention_pass.h"
 #include "rows/flat_cache.h"
 
 namespace edgekv {
 
-// What such an operation computes. It must outlive the graph.
+// Over a layer of a flat cache. It must outlive the graph.
 struct HostAttention {
     const std::vector<FlatCache::Part> & parts; // of the batch
     uint32_t                             il;
@@ -15,13 +16,35 @@ struct HostAttention {
     // Whether rows of all layers of a cache are read so.
     static bool can_attend(const FlatCache & cache);
 
-    // Bytes that one thread touches of its stack at most, over all layers.
-    static size_t stack_bytes(const FlatCache & cache);
-
     // q (head_dim_k, n_head, n_tokens) F32, sinks (n_head,) or NULL -> (head_dim_v * n_head, n_tokens). A token sees every kept
     // cell of a head of its slot, the open ones filled before the batch, and those of its part of the batch up to its own. Sums are
     // taken in float32, in an order that depends neither on the number of threads nor on other parts.
     ggml_tensor * operation(ggml_context * context, ggml_tensor * q, ggml_tensor * sinks);
+
+    // What the threads need to know of a part of the batch, and of its KV head g.
+    size_t            n_parts() const { return parts.size(); }
+    size_t            n_tokens(size_t part, const ggml_tensor &) const { return parts[part].n_tokens; }
+    AttentionOperands operands(ggml_tensor & out) const;
+    HeadRows         cells(size_t part, size_t g, const ggml_tensor & out) const;
+};
+
+// Over the ring of a layer that sees no further than a window. It must outlive the graph.
+struct WindowAttention {
+    float scale;
+    float softcap;
+
+    // Whether keys and values, as llama.cpp hands them to its own attention, are read so.
+    static bool can_attend(const ggml_tensor & k, const ggml_tensor & v, const ggml_tensor & mask);
+
+    // The same of k (head_dim_k, n_head_kv, cells) and v in the host's memory. A token sees the cells whose mask (cells, n_tokens),
+    // F16, is 0; it is -inf elsewhere. Sums go by cell.
+    ggml_tensor * operation(ggml_context * context, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v, ggml_tensor * mask,
+                            ggml_tensor * sinks);
+
+    size_t            n_parts() const { return 1; }
+    size_t            n_tokens(size_t part, const ggml_tensor & out) const;
+    AttentionOperands operands(ggml_tensor & out) const;
+    HeadRows         cells(size_t part, size_t g, const ggml_tensor & out) const;
 };
 
 } // namespace edgekv
