@@ -6,7 +6,8 @@ by the factors of `targets`.
 Both get the same text. llama.cpp gets a context that holds it. edgekv gets a ceiling: `--share` of the peak that
 llama.cpp had, or the next twentieth of it that holds the smallest plan. It chooses everything else itself, but for the
 cells, if `--budget` names them. It reads the text as a file with a question about it, so it feeds probes, too. Models
-that cannot chat go on from the text.
+that cannot chat go on from the text. With `--resident 1` no layer is read from the file for every batch, under the
+next ceiling that holds all weights.
 
 Every run is a fresh process that warms up. The two take turns, and each pair begins with the other one. A run that is
 in `--results` is not repeated, unless edgekv's library has changed. The table shows medians of the ratios within pairs.
@@ -101,6 +102,7 @@ class Case:
 
     length, generate: tokens
     share: of llama.cpp's peak, edgekv's ceiling
+    resident: of edgekv's layers, the share that stays in memory; None = as edgekv chooses
     peer, other: Pythons that have a llama-cpp-python
     library: first digits of the digest (hex) of edgekv's library
     """
@@ -111,6 +113,7 @@ class Case:
     generate: int
     share: float
     budget: int | None
+    resident: float | None
     instructions: str | None
     peer: str
     other: str | None
@@ -124,7 +127,7 @@ class Measurement:
         self.case = case
         self._results = results
         self._given = {"model": str(model_path(case.model)), "text": text, "generate": case.generate}
-        self._given |= {"threads": case.threads, "budget": case.budget}
+        self._given |= {"threads": case.threads, "budget": case.budget, "resident": case.resident}
 
     def pairs(self, n: int) -> Iterator[tuple[dict, dict]]:
         """Yield the figures of llama.cpp and of edgekv, measured now or before."""
@@ -214,6 +217,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--generate", type=int, default=48, help="tokens")
     parser.add_argument("--share", type=float, default=0.75, help="edgekv's ceiling, of llama.cpp's peak")
     parser.add_argument("--budget", type=int, help="cells of edgekv (default: what the ceiling leaves)")
+    parser.add_argument("--resident", type=float, help="share of edgekv's layers that stay in memory (default: its own)")
     parser.add_argument("--instructions", help="edgekv's set of instructions (EDGEKV_INSTRUCTIONS)")
     parser.add_argument("--pairs", type=int, default=3)
     return parser.parse_args()
@@ -226,7 +230,7 @@ def main() -> None:
         os.environ["EDGEKV_INSTRUCTIONS"] = args.instructions
     lengths = args.lengths or [1000]
     book = None if args.book is None else prose.read_book(args.book)
-    shared = {name: getattr(args, name) for name in ("generate", "share", "budget", "instructions", "peer", "other")}
+    shared = {name: getattr(args, name) for name in ("generate", "share", "budget", "resident", "instructions", "peer", "other")}
     shared["library"] = hashlib.sha256(library_path().read_bytes()).hexdigest()[:12]
     rows = []
     with Results(args.results) as results:

@@ -37,7 +37,7 @@ def read(runtime: edgekv.Runtime, session: edgekv.Session, path: Path) -> None:
 def main() -> None:
     """Read a text, and generate."""
     case = json.load(sys.stdin)
-    options = {name: case[name] for name in ("memory", "threads", "budget")}
+    options = {name: case[name] for name in ("memory", "threads", "budget", "resident")}
     with edgekv.Runtime(case["model"], **options) as runtime, tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "text.txt")
         path.write_text(case["text"][:256], encoding="utf-8")

@@ -187,7 +187,13 @@ void EDGEKV_OF_SET(attend_panel_)(const AttentionPanel & panel) {
         lanes.see(cell, logits);
         std::memcpy(panel.logits + cell * n_lanes, logits, sizeof(logits));
     };
-    each_product<n_panel_rows>({ panel.keys, panel.dim_k, 1 }, panel.n_cells, panel.queries, panel.dim_k, keep);
+    const Matrix keys = { panel.keys, panel.dim_k, 1 };
+    switch (panel.dim_k) { // most heads have one of these
+        case 64: each_product<n_panel_rows, 64>(keys, panel.n_cells, panel.queries, panel.dim_k, keep); break;
+        case 128: each_product<n_panel_rows, 128>(keys, panel.n_cells, panel.queries, panel.dim_k, keep); break;
+        case 256: each_product<n_panel_rows, 256>(keys, panel.n_cells, panel.queries, panel.dim_k, keep); break;
+        default: each_product<n_panel_rows>(keys, panel.n_cells, panel.queries, panel.dim_k, keep); break;
+    }
 
     Vector base[n_parts], factors[n_parts]; // what sums of before are worth now
     for (size_t p = 0; p < n_parts; ++p) {

@@ -18,8 +18,10 @@ struct Matrix {
 
 template <size_t n> using Products = Vector[n][n_parts];
 
-// sums[r][p] += rows [0, n) times vector p of the panel's rows
-template <size_t n> inline void multiply_rows(const Matrix & rows, const float * panel, size_t depth, Products<n> & sums) {
+// sums[r][p] += rows [0, n) times vector p of the panel's rows. With row_step known to the compiler, one register holds all addresses.
+template <size_t n, size_t row_step = 0>
+inline void multiply_rows(const Matrix & rows, const float * panel, size_t depth, Products<n> & sums) {
+    const size_t step_of_rows = row_step > 0 ? row_step : rows.row_step;
     for (size_t k = 0; k < depth; ++k) {
         Vector column[n_parts];
         for (size_t p = 0; p < n_parts; ++p) {
@@ -27,7 +29,7 @@ template <size_t n> inline void multiply_rows(const Matrix & rows, const float *
         }
 #pragma GCC unroll 16
         for (size_t r = 0; r < n; ++r) {
-            const float factor = rows.data[r * rows.row_step + k * rows.step];
+            const float factor = rows.data[r * step_of_rows + k * rows.step];
 #pragma GCC unroll 4
             for (size_t p = 0; p < n_parts; ++p) {
                 sums[r][p] += factor * column[p];
@@ -37,17 +39,17 @@ template <size_t n> inline void multiply_rows(const Matrix & rows, const float *
 }
 
 // Call f(row, its products) for each row from `first` on, n rows at once; the rest in smaller steps.
-template <size_t n, typename F>
+template <size_t n, size_t row_step = 0, typename F>
 inline void each_product(const Matrix & rows, size_t n_rows, const float * panel, size_t depth, F f, size_t first = 0) {
     for (; first + n <= n_rows; first += n) {
         Products<n> products = {};
-        multiply_rows<n>({ rows.data + first * rows.row_step, rows.row_step, rows.step }, panel, depth, products);
+        multiply_rows<n, row_step>({ rows.data + first * rows.row_step, rows.row_step, rows.step }, panel, depth, products);
         for (size_t r = 0; r < n; ++r) {
             f(first + r, products[r]);
         }
     }
     if constexpr (n > 1) {
-        each_product<(n > 4 ? 4 : 1)>(rows, n_rows, panel, depth, f, first);
+        each_product<(n > 4 ? 4 : 1), row_step>(rows, n_rows, panel, depth, f, first);
     }
 }
 
