@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -34,10 +33,7 @@ class Recording:
         return self.logits()
 
     def logits(self):
-        n_vocab = self.runtime.model.n_vocab
-        return np.ctypeslib.as_array(
-            ctypes.cast(self.runtime.context.logits(), ctypes.POINTER(ctypes.c_float)), (n_vocab,)
-        ).copy()
+        return self.runtime.context.logits_array().copy()
 
     def kept(self):
         """Positions that each head holds now: a nested list [layer][head]."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from contextlib import contextmanager
 from types import SimpleNamespace
 from unittest import mock
@@ -27,7 +26,7 @@ def own_cache(path, *, n_cells, block=128, kv_type="f16", visible=None):
     with Model(path, options, header=header) as model, watched_by(nodes):
         loop = _Loop(Context(model, n_cells, options, None), options.n_ubatch)
         try:
-            yield OwnCache(model, loop, nodes)
+            yield OwnCache(loop, nodes)
         finally:
             loop.close()
 
@@ -47,8 +46,8 @@ class _Loop(StockLoop):
 class OwnCache:
     """llama.cpp's own cache, which evicts nothing."""
 
-    def __init__(self, model, loop, nodes):
-        self._model, self._loop, self._nodes = model, loop, nodes
+    def __init__(self, loop, nodes):
+        self._loop, self._nodes = loop, nodes
         loop.nodes = nodes
 
     def read(self, tokens):
@@ -74,8 +73,7 @@ class OwnCache:
     def _logits(self):
         if self._nodes is not None and self._nodes.failure is not None:
             raise self._nodes.failure
-        pointer = ctypes.cast(self._loop.context.logits(), ctypes.POINTER(ctypes.c_float))
-        return np.ctypeslib.as_array(pointer, (self._model.n_vocab,)).copy()
+        return self._loop.context.logits_array().copy()
 
 
 @contextmanager

@@ -176,8 +176,7 @@ def runtime(request, family_model):
 
 
 def logits(runtime):
-    pointer = ctypes.cast(runtime.context.logits(), ctypes.POINTER(ctypes.c_float))
-    return np.ctypeslib.as_array(pointer, (runtime.model.n_vocab,)).copy()
+    return runtime.context.logits_array().copy()
 
 
 def held(cache):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections import deque
 from contextlib import closing
 
@@ -26,10 +25,8 @@ def choices(runtime, sampling, before=None):
     """Yield (logits (n_vocab,) float32, token chosen from them) of every step of a reply."""
     sampler = Sampler(sampling, before)
     runtime.block_loop.read(runtime.model.tokenize("the house in the river"), lambda n: True)
-    n_vocab = runtime.model.n_vocab
     for _ in range(N_STEPS):
-        pointer = ctypes.cast(runtime.context.logits(), ctypes.POINTER(ctypes.c_float))
-        logits = np.ctypeslib.as_array(pointer, (n_vocab,)).copy()
+        logits = runtime.context.logits_array().copy()
         token = sampler.sample(runtime.context)
         yield logits, token
         runtime.block_loop.step(token)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import pickle
 import sys
 
@@ -41,8 +40,7 @@ class Steps:
 
     def _record(self, token, **given):
         self._step(token, **given)
-        pointer = ctypes.cast(self._runtime.context.logits(), ctypes.POINTER(ctypes.c_float))
-        self.logits.append(np.ctypeslib.as_array(pointer, (self._runtime.model.n_vocab,)).copy())
+        self.logits.append(self._runtime.context.logits_array().copy())
 
     def take(self):
         taken, self.logits = self.logits, []

@@ -88,13 +88,13 @@ class AttentionPass {
         Tile(size_t head_dim_k, size_t head_dim_v, size_t n_tokens);
     };
 
-    void     attend_at_once(const HeadRows & cells, size_t g, size_t first, size_t n);
-    void     attend_to(const HeadRows & cells, size_t cell, size_t n_read, size_t n);
+    void      attend_at_once(const HeadRows & cells, size_t g, size_t first, size_t n);
+    void      attend_to(const HeadRows & cells, size_t cell, size_t n_read, size_t n);
     SeenCells see(const HeadRows & cells, size_t cell, size_t n_read, size_t n);
-    void     read(const HeadRows & cells, size_t cell, size_t n_read, uint64_t wanted);
-    size_t   place(size_t i, size_t dim) const;
-    void     put_query(size_t i, const float * query);
-    void     put_out(size_t i, float * dst) const;
+    void      read(const HeadRows & cells, size_t cell, size_t n_read, uint64_t wanted);
+    size_t    place(size_t i, size_t dim) const;
+    void      put_query(size_t i, const float * query);
+    void      put_out(size_t i, float * dst) const;
 
     const int32_t * hidden(size_t i, size_t n, size_t n_cells, size_t next_query, size_t next_cell);
 
