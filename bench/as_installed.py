@@ -217,7 +217,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--generate", type=int, default=48, help="tokens")
     parser.add_argument("--share", type=float, default=0.75, help="edgekv's ceiling, of llama.cpp's peak")
     parser.add_argument("--budget", type=int, help="cells of edgekv (default: what the ceiling leaves)")
-    parser.add_argument("--resident", type=float, help="share of edgekv's layers that stay in memory (default: its own)")
+    parser.add_argument("--resident", type=float, help="share of edgekv's layers in memory (default: its choice)")
     parser.add_argument("--instructions", help="edgekv's set of instructions (EDGEKV_INSTRUCTIONS)")
     parser.add_argument("--pairs", type=int, default=3)
     return parser.parse_args()
@@ -230,7 +230,8 @@ def main() -> None:
         os.environ["EDGEKV_INSTRUCTIONS"] = args.instructions
     lengths = args.lengths or [1000]
     book = None if args.book is None else prose.read_book(args.book)
-    shared = {name: getattr(args, name) for name in ("generate", "share", "budget", "resident", "instructions", "peer", "other")}
+    names = ("generate", "share", "budget", "resident", "instructions", "peer", "other")
+    shared = {name: getattr(args, name) for name in names}
     shared["library"] = hashlib.sha256(library_path().read_bytes()).hexdigest()[:12]
     rows = []
     with Results(args.results) as results:

@@ -62,8 +62,8 @@ def ask(
         raise edgekv.ConfigError(f"{saved!r} has a system message of its own; leave out --system, or --from")
     with ExitStack() as stack:
         files = stack.enter_context(text_files(file))
-        if measure_heads and not runtime["focus"]:  # a question that is known scores even cells
-            measure_at_first_use(runtime)
+        if measure_heads:
+            measure_at_first_use(runtime, known=runtime["focus"])
         rt = stack.enter_context(opened(runtime))
         session = stack.enter_context(rt.session(system) if begun is None else rt.load_session(begun, log=False))
         answered(rt, session, lambda bar: session.ask(question, files, **arguments, progress=bar), as_json=as_json)

@@ -59,8 +59,8 @@ def read(
         owned.note(replaced)
     with ExitStack() as stack:
         files = stack.enter_context(text_files(file))
-        if measure_heads and not question:
-            measure_at_first_use(runtime)
+        if measure_heads:
+            measure_at_first_use(runtime, known=bool(question))
         rt = stack.enter_context(opened(runtime))
         if partial.exists() and not force:
             session = stack.enter_context(rt.load_session(partial))

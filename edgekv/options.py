@@ -43,8 +43,13 @@ UNTURNED_POLICY = "keydiff(rope=off)"  # the default for other models
 DIVIDED_POLICY = "keydiff(rope=off)+heads"  # the default for few cells, of models with a table of heads
 
 
-def default_focus(budget: int | None) -> str:
-    """Return the policy that scores by a probe, chosen by measurement (docs/policies.md)."""
+def default_focus(budget: int | None, *, divided: bool = False) -> str:
+    """Return the policy that scores by a probe, chosen by measurement (docs/policies.md).
+
+    divided: whether the runtime's own policy divides cells by a table of heads
+    """
+    if divided and isinstance(budget, int) and budget <= SMALL_BUDGET:
+        return "snapkv(window=64, kernel=15, aggregate=max)+heads"
     rest = "aggregate=max" if isinstance(budget, int) and budget < SMALL_BUDGET else "carry=0.65"
     return f"snapkv(window=64, kernel=15, {rest})+critical"
 
@@ -261,7 +266,8 @@ class Options:
 
     def _focus(self) -> Policy:
         """Return the policy that scores by a probe: the one named for it, or the runtime's own if it reads queries."""
-        own, default = self.parsed_policy, default_focus(self.budget)
+        own = self.parsed_policy
+        default = default_focus(self.budget, divided=own.spread == "given")
         if self.focus_policy is None:
             return own if "queries" in own.reads else parse_policy(default)
         policy = parse_policy(self.focus_policy)

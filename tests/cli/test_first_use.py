@@ -103,28 +103,22 @@ def test_other_commands_measure_once(new, tmp_path, command, typed):
     assert tables(tmp_path) == [path_in_cache(new)]
 
 
-def test_a_text_that_is_read_before_it_is_asked_about_measures(new, tmp_path, text_file):
-    for name, options in (("known", ["--question", "Who?"]), ("unknown", [])):
-        ended = run_here("read", "-m", new, *SMALL, "--save", name, "-f", text_file(words(90)), *options, stdin=None)
-        assert ended.returncode == 0, ended.stderr
-        assert (NEW in ended.stderr) is (name == "unknown")
-        assert tables(tmp_path) == ([path_in_cache(new)] if name == "unknown" else [])
+@pytest.mark.parametrize("options", [["--question", "Who?"], []], ids=["known", "unknown"])
+def test_a_text_that_is_read_measures(new, tmp_path, text_file, options):
+    ended = run_here("read", "-m", new, *SMALL, "--save", "text", "-f", text_file(words(90)), *options, stdin=None)
+    assert ended.returncode == 0, ended.stderr
+    assert NEW in ended.stderr
+    assert tables(tmp_path) == [path_in_cache(new)]
 
 
-def test_a_question_that_is_known_measures_nothing(new, tmp_path, text_file):
-    ended = run_here(
-        "ask", "-m", new, *SMALL, "--max-tokens", 2, "--json", "-f", text_file(words(90)), "What?", stdin=None
-    )
-    assert json.loads(ended.stdout)["policy"] == EVEN
-    assert not ended.stderr
-    assert tables(tmp_path) == []
-
-
-def test_what_is_measured_is_what_the_command_for_it_measures(new):
-    asked(new)
-    made = run_here("heads", "-m", new, "--passages", 1, "--threads", 1)
-    assert made.returncode == 0, made.stderr
-    assert read_shares(path_beside(new)) == read_shares(path_in_cache(new))
+@pytest.mark.parametrize("n_cells", [256, 257])
+def test_a_question_that_is_known_measures_where_its_cells_are_divided(new, tmp_path, text_file, n_cells):
+    options = ["-m", new, *SMALL, "--budget", n_cells, "--max-tokens", 2, "--json"]
+    ended = run_here("ask", *options, "-f", text_file(words(90)), "What?", stdin=None)
+    few = n_cells == 256
+    assert json.loads(ended.stdout)["policy"] == (DIVIDED if few else EVEN)
+    assert (NEW in ended.stderr) is few
+    assert tables(tmp_path) == ([path_in_cache(new)] if few else [])
 
 
 @pytest.mark.parametrize("off", ["option", "variable", "settings"])

@@ -65,10 +65,10 @@ def test_heads_keep_what_the_reference_keeps(model, spec, kv_type):
 
 @pytest.mark.parametrize(
     ("focus_policy", "spread"),
-    [("snapkv+critical+heads", True), ("snapkv(window=64, kernel=15)+critical", False), (None, False)],
+    [("snapkv+critical+heads", True), ("snapkv(window=64, kernel=15)+critical", False), (None, True)],
 )
 def test_a_probe_divides_as_its_policy_says(model, focus_policy, spread):
-    """The default one evenly. What is said then is divided again, as far as heads hold it."""
+    """The default one as the runtime's policy does, for so few cells. What is said then is divided again."""
     w_o = w_o_of(model, SHAPE, parse_policy("snapkv+critical"))
     reference = Reference(**HEADS, w_o=w_o, rope=rope_of(model, SHAPE))
     rng = np.random.default_rng(6)

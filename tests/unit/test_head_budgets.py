@@ -154,10 +154,14 @@ def test_what_divides_cells_otherwise_is_refused(spec, message):
 
 
 def test_texts_are_read_without_the_general_question():
-    """A question that is known still scores, with cells that are even."""
+    """A question that is known still scores, with cells that are divided alike."""
     options = Options(memory="1GiB", policy="keydiff+heads", budget=128)
     assert options.reads_alone
-    assert options.parsed_focus.spec == "snapkv(window=64, kernel=15, aggregate=max)+critical"
+    assert options.parsed_focus.spec == "snapkv(window=64, kernel=15, aggregate=max)+heads"
+    even = Options(memory="1GiB", policy="keydiff", budget=128)
+    assert even.parsed_focus.spec == "snapkv(window=64, kernel=15, aggregate=max)+critical"
+    more = Options(memory="1GiB", policy="keydiff+heads", budget=257)
+    assert more.parsed_focus.spec == "snapkv(window=64, kernel=15, carry=0.65)+critical"
     assert Options(memory="1GiB", policy="keydiff(rope=off)").reads_alone
     assert not Options(memory="1GiB", policy="keydiff").reads_alone
 
