@@ -66,19 +66,19 @@ uint64_t shared_work_bytes(const llama_context & ctx, int n_threads) {
 // What a thread touches of its stack while it attends, at most.
 size_t attention_bytes(const Memory & memory, const llama_hparams & hparams) {
     size_t     most = 0;
-    const auto take = [&most](size_t dim_k, size_t dim_v) {
+    const auto take = [&most](size_t dim_k, size_t dim_v, bool is_masked) {
         if (AttentionPass::fits(dim_k, dim_v)) {
-            most = std::max(most, AttentionPass::stack_bytes(dim_k, dim_v));
+            most = std::max(most, AttentionPass::stack_bytes(dim_k, dim_v, is_masked));
         }
     };
     if (HostAttention::can_attend(*memory.flat)) {
         for (const FlatCache::Layer & layer : memory.flat->layers()) {
-            take(layer.head_dim_k, layer.head_dim_v);
+            take(layer.head_dim_k, layer.head_dim_v, false);
         }
     }
     for (uint32_t il = 0; memory.windows != nullptr && il < hparams.n_layer_all; ++il) {
         if (hparams.is_swa(il)) {
-            take(hparams.n_embd_head_k(il), hparams.n_embd_head_v(il));
+            take(hparams.n_embd_head_k(il), hparams.n_embd_head_v(il), true);
         }
     }
     return most;

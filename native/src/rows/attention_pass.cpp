@@ -64,13 +64,13 @@ AttentionPass::Tile::Tile(size_t head_dim_k, size_t head_dim_v, size_t n_tokens)
 
 bool AttentionPass::fits(size_t dim_k, size_t dim_v) { return padded(dim_k) <= max_row && padded(dim_v) <= max_row; }
 
-size_t AttentionPass::stack_bytes(size_t dim_k, size_t dim_v) {
+size_t AttentionPass::stack_bytes(size_t dim_k, size_t dim_v, bool is_masked) {
     size_t most = 0;
     for (const size_t n_tokens : { size_t(1), fewest_tokens }) {
         const Tile tile(dim_k, dim_v, n_tokens);
         most = std::max(most, (tile.n_cells + tile.n_queries) * (tile.dim_k + tile.dim_v)); // rows of both, queries and their sums
     }
-    return most * sizeof(float) + sizeof(logits_) + sizeof(hidden_);
+    return most * sizeof(float) + sizeof(logits_) + (is_masked ? sizeof(hidden_) : 0);
 }
 
 AttentionPass::AttentionPass(const AttentionOperands & of, size_t first_token, size_t n_tokens) :

@@ -49,9 +49,9 @@ class AttentionPass {
     // of: outlives this; tokens [first_token, first_token + n_tokens) of it
     AttentionPass(const AttentionOperands & of, size_t first_token, size_t n_tokens);
 
-    // Whether rows of these lengths fit a tile; and bytes that one thread touches of its stack then, at most.
+    // Whether rows of these lengths fit a tile; and bytes that one thread touches of its stack then, at most, behind a mask or not.
     static bool   fits(size_t dim_k, size_t dim_v);
-    static size_t stack_bytes(size_t dim_k, size_t dim_v);
+    static size_t stack_bytes(size_t dim_k, size_t dim_v, bool is_masked);
 
     // Of a KV head, counted by query head, then token.
     size_t n_queries() const { return n_group_ * n_tokens_; }
