@@ -34,18 +34,18 @@ def measure_at_first_use(runtime: dict[str, Any], *, known: bool = False) -> Non
     """Measure the table of the model's heads if the default policy would go by one and there is none, and say so.
 
     runtime: the common options
-    known: whether a question is known while texts are read; then more than 256 cells are even
+    known: whether a question is known while texts are read, so that fewer cells are divided
 
     Everything happens in worker processes under the ceiling of the options. Cells stay even, with a line that says
     why, if the model or the ceiling does not allow it. A command that fails anyhow measures nothing.
     """
-    from edgekv.options import SMALL_BUDGET  # other commands show their help without these
+    from edgekv.options import divides_known  # other commands show their help without these
     from edgekv.planning.choice import lacks_table, may_lack_table
 
+    if known and not divides_known(runtime["budget"]):
+        return
     try:
         path = find_model(runtime["model"])
-        if known and (runtime["budget"] or 0) > SMALL_BUDGET:
-            return
         if not may_lack_table(path, runtime["policy"], runtime["budget"]):
             return
         with loading():

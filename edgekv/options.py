@@ -43,12 +43,17 @@ UNTURNED_POLICY = "keydiff(rope=off)"  # the default for other models
 DIVIDED_POLICY = "keydiff(rope=off)+heads"  # the default for few cells, of models with a table of heads
 
 
+def divides_known(budget: int | None) -> bool:
+    """Return True if a table divides so many cells while a question is known, by measurement (docs/results)."""
+    return isinstance(budget, int) and budget <= SMALL_BUDGET
+
+
 def default_focus(budget: int | None, *, divided: bool = False) -> str:
     """Return the policy that scores by a probe, chosen by measurement (docs/policies.md).
 
     divided: whether the runtime's own policy divides cells by a table of heads
     """
-    if divided and isinstance(budget, int) and budget <= SMALL_BUDGET:
+    if divided and divides_known(budget):
         return "snapkv(window=64, kernel=15, aggregate=max)+heads"
     rest = "aggregate=max" if isinstance(budget, int) and budget < SMALL_BUDGET else "carry=0.65"
     return f"snapkv(window=64, kernel=15, {rest})+critical"

@@ -121,6 +121,13 @@ def test_a_question_that_is_known_measures_where_its_cells_are_divided(new, tmp_
     assert tables(tmp_path) == ([path_in_cache(new)] if few else [])
 
 
+def test_what_is_measured_is_what_the_command_for_it_measures(new):
+    asked(new)
+    made = run_here("heads", "-m", new, "--passages", 1, "--threads", 1)
+    assert made.returncode == 0, made.stderr
+    assert read_shares(path_beside(new)) == read_shares(path_in_cache(new))
+
+
 @pytest.mark.parametrize("off", ["option", "variable", "settings"])
 def test_measuring_is_turned_off(new, tmp_path, monkeypatch, off):
     settings = tmp_path / "settings.toml"

@@ -1,8 +1,8 @@
 """Bounds on the distance of logits of one text: by the order of sums, and by a wrong set of cells.
 
-The errors are the largest of one token, over the deviation of its logits. Short batches sum values in f16, and every
-layer amplifies what those below it made of that. A ring of a window has its cells in another order than a cache of the
-whole text, so models with windows differ already where nothing is evicted.
+The errors are the largest of one token, over the deviation of its logits. llama.cpp sums short batches in f16, and
+every layer amplifies what those below it made of that. A ring of a window has its cells in another order than a cache
+of the whole text, so models with windows differ already where nothing is evicted.
 """
 
 from __future__ import annotations
