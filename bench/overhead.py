@@ -91,7 +91,7 @@ Row = tuple[str, str, str, int]  # what, meant, measured, number of pairs
 def opened(options, **settings: object) -> Iterator[edgekv.Runtime]:
     """A runtime with what the command line says."""
     settings = {"model": options.model, "threads": options.threads, "block": options.block} | settings
-    with edgekv.Runtime(memory="100%", repack=False, **settings) as runtime:
+    with edgekv.Runtime(memory="100%", repack=False, prompt_lookup="off", **settings) as runtime:
         yield runtime
 
 

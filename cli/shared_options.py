@@ -83,8 +83,8 @@ def common(
     ] = "auto",
     prompt_lookup: Annotated[
         str,
-        typer.Option(help="Say several tokens with one decode where the text suggests them: auto, if it pays; off."),
-    ] = "off",
+        typer.Option(help="Say several tokens with one decode where the text suggests them: auto, on, off."),
+    ] = "auto",
     chat_template: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Template in Jinja for messages. Default: the one that the model carries."),

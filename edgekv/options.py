@@ -22,7 +22,7 @@ LEAST_RECENT, RECENT_SHARE = 4, 16  # under given shares of heads: at least 4, o
 MOST_CELLS = 1 << 30  # the largest budget
 REPOSITION = ("auto", "always", "never")
 UBATCH = 128  # tokens; larger ones read no faster, and their activations take memory
-PROMPT_LOOKUP = ("off", "auto")
+PROMPT_LOOKUP = ("auto", "on", "off")
 SWAP_FULL = ("refuse", "evict")
 MOST_PARALLEL = 64  # EDGEKV_MOST_SLOTS
 MOST_DEVICES = 16  # devices to divide layers over: llama_max_devices()
@@ -87,7 +87,8 @@ class Options:
     probe_tokens: longest probe; of a longer question only the last tokens are fed
     reposition: turn kept keys to adjacent RoPE positions, so that a text may be longer than the trained context:
         "auto" = if a text is longer than half of it, "always" = at every eviction, "never"
-    prompt_lookup: "auto" = decode several tokens at once if the text suggests them and that pays, "off"
+    prompt_lookup: "on" = decode several tokens at once where the text suggests them and that pays; "off"; "auto" = "on"
+        where the same is said to the bit, else "off"
     chat_template: file of a template in Jinja that messages are read in; None = the one that the model carries
     thinking: has models that can begin a reply with reasoning do so, or not; None = as their chat template does
     grammars: replies may follow a grammar or a JSON schema; the plan counts the memory for that
@@ -126,7 +127,7 @@ class Options:
     focus_policy: str | Policy | None = None
     probe_tokens: int = 64
     reposition: str = "auto"
-    prompt_lookup: str = "off"
+    prompt_lookup: str = "auto"
     chat_template: str | os.PathLike[str] | None = None
     thinking: bool | None = None
     grammars: bool = False
@@ -233,10 +234,9 @@ class Options:
         """Raise ConfigError for several sessions at once beside what only one can have."""
         if self.parallel == 1:
             return
-        lookup = "auto" if self.prompt_lookup == "auto" else None
         others = [
             ("isolated", self.isolated or None),
-            ("prompt_lookup", lookup),
+            ("prompt_lookup", "on" if self.prompt_lookup == "on" else None),
             ("gpu_layers", self.gpu_layers or None),
             ("rpc", self.rpc),
         ]
@@ -333,8 +333,8 @@ class Options:
 
     @property
     def n_draft(self) -> int:
-        """Tokens of a draft, which are decoded before they are accepted."""
-        return min(DRAFT_TOKENS, self.n_ubatch - 1) if self.prompt_lookup == "auto" else 0
+        """Tokens of a draft, which are decoded before they are accepted; 0 while a plan has yet to settle "auto"."""
+        return min(DRAFT_TOKENS, self.n_ubatch - 1) if self.prompt_lookup == "on" else 0
 
     @property
     def spare_cells(self) -> int:

@@ -120,6 +120,11 @@ class Header:
         return self._size("context_length")
 
     @property
+    def has_float_matrices(self) -> bool:
+        """True if a matrix is not quantised."""
+        return any(len(t.shape) > 1 and min(t.shape[:2]) > 1 and t.ggml_type.block_values == 1 for t in self.tensors)
+
+    @property
     def vocab_size(self) -> int:
         return self.array_lengths[TOKENS_KEY]
 

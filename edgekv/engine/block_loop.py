@@ -142,7 +142,7 @@ class BlockLoop:
 
         Call it before the next use, whatever was raised in the last one.
         """
-        self._draft = []
+        self._drop_draft()
         self._since_probe = None
         self._note_fed()
         if self._compacting is not None and (self._compacting.score_us > 0 or self._compacting.n_evicted > 0):
@@ -153,8 +153,12 @@ class BlockLoop:
     def _forget_open(self) -> None:
         """Forget the notes that are still open, because other cells take the place of theirs."""
         self._coming, self._compacting = NOTHING, None
-        self._draft = []
+        self._drop_draft()
         self._since_probe = None
+
+    def _drop_draft(self) -> None:
+        self._draft = []
+        self._gate.forget()
 
     @property
     def _fresh(self) -> int:
@@ -286,6 +290,8 @@ class BlockLoop:
         drafts: decode a draft with the token, or accept the token from the last draft. `logits_row` is then the row of
             the next token's logits
         """
+        if drafts:
+            self._gate.said(token)
         if drafts and self._draft[:1] == [token]:
             self._make_room(1)
             self._coming = self.cache.n_past, [token]
@@ -294,7 +300,6 @@ class BlockLoop:
             self._draft.pop(0)
             self.logits_row += 1
             self.work.accepted += 1
-            self._gate.accepted()
         else:
             self._feed([token], want_logits=True, spare=self._options.spare_cells, generating=True, drafts=drafts)
 
@@ -371,7 +376,10 @@ class BlockLoop:
             options.block - self._fresh - 1,
             options.n_draft if limit is None else limit - cache.n_past - 1,
         )
-        return self._proposer.propose(token, room) if room > 0 and self._gate.allows_draft() else []
+        if room <= 0 or not self._gate.awaits_draft:
+            return []
+        draft = self._proposer.propose(token, room)
+        return draft if self._gate.allows_draft(draft) else []
 
     def _compact(
         self, probe: Sequence[int] = (), *, generating: bool = False, full: bool = False, is_last: bool = False

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 NGRAM = 3  # newest tokens that must stand before a draft
 WINDOW = 1 << 14  # newest tokens that are searched
-FIRST_TRIALS = 3  # drafts before the first judgement
-BACKOFF, LONGEST_BACKOFF = 32, 1024  # decodes until drafts are tried again, doubled each time that they do not pay
+FIRST_COST = 1.5  # decodes without a draft that one with a draft is taken to cost until one was decoded
+MEASURE_AGAIN = 256  # decodes without a draft after which what one with a draft costs is measured again
 WEIGHT = 0.2  # weight of the newest figure in a running mean
 
 
@@ -46,18 +46,11 @@ class NgramProposer:
         """Return a draft: at most `most` tokens that followed the n-gram ending with `token` at its last place."""
         before = NGRAM - 1
         searched = self.newest(WINDOW)
-        n_places = len(searched) - before
-        if n_places <= 0:
-            return []
-        found = searched[before:] == token
-        for i, earlier in enumerate(searched[-before:]):
-            found &= searched[i : i + n_places] == earlier
-        places = np.flatnonzero(found)
-        if not len(places):
-            return []
-        after = int(places[-1]) + NGRAM
-        drafted: list[int] = searched[after : after + most].tolist()
-        return drafted
+        for place in np.flatnonzero(searched[before:] == token)[::-1].tolist():
+            if np.array_equal(searched[place : place + before], searched[-before:]):
+                drafted: list[int] = searched[place + NGRAM : place + NGRAM + most].tolist()
+                return drafted
+        return []
 
     def newest(self, n: int) -> npt.NDArray[np.int32]:
         """Return the newest n tokens, or all of them."""
@@ -83,52 +76,57 @@ class NgramProposer:
 class SpeculationGate:
     """Judges if drafts pay.
 
-    A decode with a draft yields one token and the accepted ones. It pays while decodes without a draft would take
-    longer for as many tokens. If drafts do not pay, the gate backs off.
+    Each draft is compared with what is said, whether it was decoded or not. So it is known without a decode how many of
+    its tokens are accepted. How long a decode with a draft takes is known from those that had one.
     """
 
     def __init__(self) -> None:
+        self._draft: list[int] = []  # tokens that are still to be compared
+        self._matched = 0  # tokens of this draft that were said
+        self._accepted = 0.0  # running mean of accepted tokens, so that the first drafts are seldom decoded
         self._plain_s: float | None = None  # running mean of a decode without a draft
-        self._draft_s = 0.0  # running mean of a decode with a draft
-        self._said = 0.0  # running mean of tokens from a decode with a draft
-        self._accepted: int | None = None  # accepted tokens of the last draft; None = no draft
-        self._n_drafts = 0
-        self._backoff = BACKOFF
-        self._backoff_left = 0
+        self._draft_s: float | None = None  # running mean of a decode with a draft; None = not known, or too old
+        self._n_plain = 0  # decodes since the last one with a draft
 
-    def allows_draft(self) -> bool:
-        """Return True if the next decode may have a draft. Call it once before each decode."""
-        self._judge()
-        if self._backoff_left > 0:
-            self._backoff_left -= 1
+    @property
+    def awaits_draft(self) -> bool:
+        """True if no draft is being compared."""
+        return not self._draft
+
+    def allows_draft(self, draft: Sequence[int]) -> bool:
+        """Compare this draft with what is said next. Returns True if it is to be decoded."""
+        self._draft, self._matched = list(draft), 0
+        if not draft or self._plain_s is None:
             return False
-        return self._plain_s is not None
+        cost = FIRST_COST if self._draft_s is None else self._draft_s / self._plain_s
+        return 1 + self._accepted > cost
+
+    def said(self, token: int) -> None:
+        """Note the token that is said next."""
+        if not self._draft:
+            return
+        if self._draft[0] == token:
+            self._matched += 1
+            del self._draft[0]
+            if self._draft:
+                return
+        self._accepted = _mean(self._accepted, self._matched)
+        self._draft = []
+
+    def forget(self) -> None:
+        """Stop comparing a draft, because something else is said next."""
+        self._draft = []
 
     def decoded(self, n_draft: int, seconds: float) -> None:
         """Note the time of a decode."""
-        if n_draft == 0:
-            self._plain_s = seconds if self._plain_s is None else _mean(self._plain_s, seconds)
+        if n_draft:
+            self._draft_s = seconds if self._draft_s is None else _mean(self._draft_s, min(seconds, 2 * self._draft_s))
+            self._n_plain = 0
             return
-        self._accepted = 0
-        self._draft_s = _mean(self._draft_s, seconds) if self._n_drafts else seconds
-
-    def accepted(self) -> None:
-        """Note that a drafted token was accepted."""
-        self._accepted = (self._accepted or 0) + 1
-
-    def _judge(self) -> None:
-        if self._accepted is None:
-            return
-        said, self._accepted = 1.0 + self._accepted, None
-        self._said = _mean(self._said, said) if self._n_drafts else said
-        self._n_drafts += 1
-        if self._n_drafts < FIRST_TRIALS or self._plain_s is None:
-            return
-        if self._said * self._plain_s < self._draft_s:
-            self._backoff_left = self._backoff
-            self._backoff = min(2 * self._backoff, LONGEST_BACKOFF)
-        else:
-            self._backoff = BACKOFF
+        self._plain_s = seconds if self._plain_s is None else _mean(self._plain_s, seconds)
+        self._n_plain += 1
+        if self._n_plain >= MEASURE_AGAIN:
+            self._draft_s = None
 
 
 def _mean(mean: float, newest: float) -> float:

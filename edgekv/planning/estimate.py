@@ -7,6 +7,7 @@ The bytes of Python and of the vocabulary are measured in this process.
 from __future__ import annotations
 
 import ctypes
+import platform
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -54,6 +55,7 @@ class Estimator:
         self._models: dict[bool, Model] = {}  # key: repacked or not
         self._division: object = None  # layers over devices, as these models were loaded
         self._plans: dict[Options, Plan] = {}
+        self._drops_single_cells = False  # known once a graph was measured
         # by heads of different lengths or not, and by cache type, which change the nodes of a graph
         self._graph_bytes: dict[bool, dict[str, int]] = {}
         self._python_bytes = _gpu_bytes(options) + held_bytes() + reserved_bytes()
@@ -95,6 +97,16 @@ class Estimator:
         except UnsupportedModelError:
             return False
         return True
+
+    def suits_drafts(self, options: Options) -> bool:
+        """Return True if the model says the same with drafts, to the bit.
+
+        Its single cells can be dropped then, and its logits do not depend on how many tokens are decoded at once. That
+        was tried with quantised weights on x86-64.
+        """
+        self._graphs(options)
+        of_x86 = platform.machine().lower() in ("x86_64", "amd64")
+        return of_x86 and self._drops_single_cells and not self._header.has_float_matrices
 
     @property
     def n_layers(self) -> int:
@@ -139,6 +151,7 @@ class Estimator:
         context, n_bytes = measure(lambda: _new_context(model, options, budget=1))
         with closing(context):
             shape = context.shape()
+            self._drops_single_cells = not (shape.window_cells or shape.state_bytes or shape.device_state_bytes)
             self._check_kind(shape, options)
             checked_params(context, options)
             if options.divides_by_table:
@@ -232,10 +245,10 @@ class Estimator:
 
     def _check_kind(self, shape: structs.Shape, options: Options) -> None:
         """Raise ConfigError for drafts beside states, and for policies that compare values if there are latents."""
-        if options.n_draft and (shape.window_cells or shape.state_bytes or shape.device_state_bytes):
+        if options.n_draft and not self._drops_single_cells:
             raise ConfigError(
-                f"prompt_lookup=auto needs cells that can be dropped one by one, but {self._path.name} keeps sliding "
-                "windows or recurrent states; give prompt_lookup=off"
+                f"prompt_lookup=on needs cells that can be dropped one by one, but {self._path.name} keeps sliding "
+                "windows or recurrent states; leave prompt_lookup out"
             )
         for name, policy in zip(("policy", "focus_policy"), options.policies, strict=False):
             if shape.latent_dim_v and "values" in policy.reads:

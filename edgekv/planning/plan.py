@@ -47,6 +47,7 @@ class Plan:
     cell_bytes: bytes of one cell in every head of every layer
     session_bytes: the most bytes that one session takes as a snapshot, as it does while it is swapped out
     repack, mmap: how the weights are loaded
+    prompt_lookup: "on" or "off"
     n_layers, n_streamed: layers of the model, and of those the ones whose weights are read whenever their turn comes
     streamed_bytes: bytes of their weights, which are read for a batch of tokens that choose all experts
     token_bytes: bytes of them that are read for one token, which chooses a few of the experts
@@ -62,6 +63,7 @@ class Plan:
     kv_type: str
     repack: bool
     mmap: bool
+    prompt_lookup: str
     gpu_layers: int
     tensor_split: tuple[float, ...] | None
     n_cells: int
@@ -123,6 +125,7 @@ class Plan:
             kv_type=options.kv_type,
             repack=options.repack,
             mmap=options.maps_weights,
+            prompt_lookup="on" if options.n_draft else "off",
             gpu_layers=options.gpu_layers,
             tensor_split=options.split,
             **estimated,
@@ -141,6 +144,7 @@ class Plan:
             repack=self.repack,
             mmap=self.mmap,
             resident=self.resident,
+            prompt_lookup=self.prompt_lookup if options.prompt_lookup == "auto" else options.prompt_lookup,
             gpu_layers=self.gpu_layers,
             tensor_split=self.tensor_split,
         )

@@ -50,11 +50,11 @@ def planned(path: Path, request: Request) -> Iterator[tuple[Plan, Estimator, Req
     remotes = add_remote_devices(request.options)
     check_device(request.options)
     with Estimator(path, request.preferred, remotes) as estimates:
-        request = assign_layers(estimates, _scorable(estimates, request))
+        request = _with_drafts(estimates, assign_layers(estimates, _scorable(estimates, request)))
         plan = choose(estimates, request)
         even = request.undivided(path) if plan is None else None
         if even is not None:
-            request = assign_layers(estimates, even)
+            request = _with_drafts(estimates, assign_layers(estimates, even))
             plan = choose(estimates, request)
         if plan is None:
             raise infeasible_error(estimates, request)
@@ -70,6 +70,16 @@ def _scorable(estimates: Estimator, request: Request) -> Request:
     if not chosen or estimates.allows(request.preferred):
         return request
     return replace(request, options=replace(request.options, policy=DEFAULT_POLICY))
+
+
+def _with_drafts(estimates: Estimator, request: Request) -> Request:
+    """Return the request with `prompt_lookup` settled."""
+    options = request.options
+    if options.prompt_lookup != "auto":
+        return request
+    alone = options.parallel == 1 and not options.gpu_layers and not options.rpc
+    chosen = "on" if alone and estimates.suits_drafts(request.preferred) else "off"
+    return replace(request, options=replace(options, prompt_lookup=chosen))
 
 
 def make_plan(path: Path, request: Request) -> Plan:

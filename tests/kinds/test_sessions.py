@@ -151,8 +151,9 @@ def test_a_session_goes_back_to_its_turns(talkative, family_model, name):
 
 @pytest.mark.parametrize("name", ["lfm2", "gemma3", "mamba2"])
 def test_what_cannot_be_dropped_token_by_token_is_not_drafted(family_model, name):
-    with pytest.raises(edgekv.ConfigError, match="keeps sliding windows or recurrent states; give prompt_lookup=off"):
-        edgekv.plan(family_model(name), memory="4GiB", budget=64, block=32, prompt_lookup="auto")
+    with pytest.raises(edgekv.ConfigError, match="keeps sliding windows or recurrent states; leave prompt_lookup out"):
+        edgekv.plan(family_model(name), memory="4GiB", budget=64, block=32, prompt_lookup="on")
+    assert edgekv.plan(family_model(name), memory="4GiB", budget=64, block=32).prompt_lookup == "off"
 
 
 @pytest.mark.parametrize("name", BY_STATE)

@@ -11,6 +11,10 @@ from repeated import settled
 
 from edgekv.testing.models.shapes import SHAPES, make_shape, make_vocabulary, write_model
 
+MOST_OVER = (
+    1.04  # a plan over its peak: 6 MiB of the default model's; how much of its files a process maps varies by two
+)
+
 
 @pytest.fixture
 def ask(memory_ceiling, default_model):
@@ -49,7 +53,7 @@ def test_peak_stays_under_the_plan_and_does_not_grow_with_the_prompt(ask, text):
         for report in (short, long):
             memory = report["memory"]
             assert memory["peak_rss_bytes"] <= memory["planned_peak_bytes"] <= memory["ceiling_bytes"]
-            assert memory["planned_peak_bytes"] / memory["peak_rss_bytes"] < 1.03
+            assert memory["planned_peak_bytes"] / memory["peak_rss_bytes"] < MOST_OVER
         return long["memory"]["peak_rss_bytes"] / short["memory"]["peak_rss_bytes"] - 1
 
     assert settled(growth, 0.05) < 0.05  # its cells would take 14 % more
@@ -69,19 +73,19 @@ NIGHTLY = [("h2o", "f16"), ("keydiff+fastcaote+critical", "f16"), ("keydiff", "q
 )
 def test_what_policies_carry_and_compute_is_in_the_plan(ask, text, policy, kv_type):
     options = ["--budget", "256", "--max-tokens", "8", "--policy", policy, "--kv-type", kv_type, "--threads", "1"]
-    memory = ask(text(420), *options)["memory"]
+    memory = ask(text(420), *options, "--prompt-lookup", "off")["memory"]
     assert memory["peak_rss_bytes"] <= memory["planned_peak_bytes"] <= memory["ceiling_bytes"]
-    assert memory["planned_peak_bytes"] / memory["peak_rss_bytes"] < 1.03
+    assert memory["planned_peak_bytes"] / memory["peak_rss_bytes"] < MOST_OVER
 
 
 def test_what_drafts_take_is_in_the_plan(ask, text):
     loops = ["--repeat-penalty", "1", "--allow-loops", "--raw", "--max-tokens", "80"]  # loops give drafts tokens
-    options = ["--budget", "384", "--policy", "h2o", "--prompt-lookup", "auto", "--threads", "1"]
+    options = ["--budget", "384", "--policy", "h2o", "--prompt-lookup", "on", "--threads", "1"]
     report = ask(text(300), *options, *loops)
     memory = report["memory"]
     assert report["drafted_tokens"] > 0
     assert memory["peak_rss_bytes"] <= memory["planned_peak_bytes"] <= memory["ceiling_bytes"]
-    assert memory["planned_peak_bytes"] / memory["peak_rss_bytes"] < 1.03
+    assert memory["planned_peak_bytes"] / memory["peak_rss_bytes"] < MOST_OVER
 
 
 def test_repacked_weights_are_held_once(ask, tmp_path, text):

@@ -8,7 +8,7 @@ from hostile_schemas import HEAVY, HOSTILE
 
 MIB = 1 << 20
 PLAIN = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}, "required": ["name"]}
-OPTIONS = {"memory": "256MiB", "budget": 256, "threads": 1}
+OPTIONS = {"memory": "256MiB", "budget": 256, "threads": 1, "prompt_lookup": "off"}
 
 # each near a limit, by which it is refused or given up
 LARGE = [
@@ -35,7 +35,7 @@ def test_a_grammar_stays_within_the_plan(memory_ceiling, default_model, schemas,
     n_refused, planned, for_grammars = ended.value
     assert refused in (None, n_refused)
     assert ended.peak_bytes <= planned <= 256 * MIB
-    assert planned - ended.peak_bytes < for_grammars  # some of it was needed
+    assert refused or planned - ended.peak_bytes < for_grammars  # some of it was needed, but for what is refused
 
 
 def test_combining_stays_below_the_ceiling(memory_ceiling, default_model):

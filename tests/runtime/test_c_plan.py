@@ -59,10 +59,10 @@ def parts_of(plan):
 def planned_alike(path, of_c, **options):
     """Python's plan under the same ceiling, for a process that holds what C found this one to hold.
 
-    C takes the same policy for every model unless the program names another.
+    C takes the same policy for every model, and makes no drafts, unless the program names another.
     """
     parts, setting = parts_of(of_c), of_c.setting
-    options = {"policy": "keydiff"} | options
+    options = {"policy": "keydiff", "prompt_lookup": "off"} | options
 
     def planned(*taken, **options):
         """taken: bytes of the vocabulary and of a reserved graph"""

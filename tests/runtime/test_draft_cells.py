@@ -17,7 +17,7 @@ from edgekv.options import DRAFT_TOKENS, Options
 from edgekv.planning.estimate import cache_params_of
 
 BUDGET = 48
-OPTIONS = Options(block=32, recent=8, threads=1, probe_tokens=16, prompt_lookup="auto")
+OPTIONS = Options(block=32, recent=8, threads=1, probe_tokens=16, prompt_lookup="on")
 KINDS = [
     {"policy": "h2o"},
     {"policy": "snapkv(window=16, carry=0.65)", "focus": False},
@@ -164,7 +164,7 @@ def test_a_context_with_too_few_outputs_is_refused(tiny_model):
 @pytest.mark.parametrize("policy", ["keydiff", "snapkv(window=16)"])
 def test_the_plan_counts_what_drafts_take(tiny_model, policy):
     found = {}
-    for prompt_lookup in ("off", "auto"):
+    for prompt_lookup in ("off", "on"):
         options = replace(OPTIONS, prompt_lookup=prompt_lookup, policy=policy, focus=False)
         with Model(tiny_model(n_layer=2), options) as model:
             context = model.new_context(96, options)
@@ -176,8 +176,8 @@ def test_the_plan_counts_what_drafts_take(tiny_model, policy):
             cache.close()
             context.close()
     rows = 0 if policy == "keydiff" else DRAFT_TOKENS * shape.query_row_bytes
-    assert found["auto"][0] - found["off"][0] == rows
-    assert found["auto"][1] > found["off"][1]
+    assert found["on"][0] - found["off"][0] == rows
+    assert found["on"][1] > found["off"][1]
 
 
 @pytest.mark.parametrize(
@@ -185,5 +185,5 @@ def test_the_plan_counts_what_drafts_take(tiny_model, policy):
 )
 def test_a_draft_fits_a_batch(given, n):
     assert replace(OPTIONS, **given).n_draft == n
-    with pytest.raises(ConfigError, match="prompt_lookup='yes' is unknown; possible: off, auto"):
+    with pytest.raises(ConfigError, match="prompt_lookup='yes' is unknown; possible: auto, on, off"):
         Options(prompt_lookup="yes")

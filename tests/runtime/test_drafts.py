@@ -40,7 +40,7 @@ def drafting(monkeypatch):
         draft = fed[at + 1 : at + 1 + most]
         return [9 if rng.random() < 1 / 3 else token for token in draft]
 
-    monkeypatch.setattr(SpeculationGate, "allows_draft", lambda gate: True)
+    monkeypatch.setattr(SpeculationGate, "allows_draft", lambda gate, draft: True)
     monkeypatch.setattr(NgramProposer, "propose", propose)
     return fed
 
@@ -68,7 +68,7 @@ def check_equal(drafting, path, **options):
     """With and without drafts the same is fed, said and kept."""
     plain, none, _ = replies(path, "off", fed=drafting, **options)
     fed = []
-    ours, drafted, accepted = replies(path, "auto", fed=fed, **options)
+    ours, drafted, accepted = replies(path, "on", fed=fed, **options)
     assert fed == drafting
     assert ours == plain
     assert none == 0
@@ -111,7 +111,7 @@ def test_so_it_is_with_experts(tmp_path, drafting, options):
 
 def test_so_it_is_with_files_and_a_question(model, text_file, drafting):
     file, said = text_file(words(200)), {}
-    for prompt_lookup in ("off", "auto"):
+    for prompt_lookup in ("off", "on"):
         with edgekv.Runtime(model, **SETTINGS, prompt_lookup=prompt_lookup) as rt, rt.session() as session:
             if prompt_lookup == "off":
                 rt.block_loop.watch = drafting.extend
@@ -119,12 +119,39 @@ def test_so_it_is_with_files_and_a_question(model, text_file, drafting):
             said[prompt_lookup] = ["".join(pieces) for pieces in asked]
             assert session.stats.probes > 0
     assert 0 < session.stats.accepted_tokens < session.stats.drafted_tokens
-    assert said["auto"] == said["off"]
+    assert said["on"] == said["off"]
+
+
+@pytest.mark.parametrize(
+    ("quantization", "options", "chosen"),
+    [
+        ("Q8_0", {}, "on"),
+        ("Q4_0", {"isolated": True}, "on"),
+        ("Q8_0", {"policy": "keydiff+ada(scope=model)", "kv_type": "q8_0"}, "on"),
+        ("Q8_0", {"parallel": 2}, "off"),
+        ("Q8_0", {"prompt_lookup": "off"}, "off"),
+        ("F16", {}, "off"),
+        ("F32", {}, "off"),
+        ("F32", {"prompt_lookup": "on"}, "on"),
+    ],
+)
+def test_drafts_are_made_where_logits_are_the_same_to_the_bit(tiny_model, monkeypatch, quantization, options, chosen):
+    monkeypatch.setattr("platform.machine", lambda: "AMD64")
+    model = tiny_model(**SHAPE | {"quantization": quantization})
+    assert edgekv.plan(model, **SETTINGS, **options).prompt_lookup == chosen
+    with edgekv.Runtime(model, **SETTINGS, **options) as runtime:
+        assert runtime.options.prompt_lookup == runtime.plan.prompt_lookup == chosen
+
+
+def test_a_processor_on_which_that_was_not_tried_makes_none(model, monkeypatch):
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert edgekv.plan(model, **SETTINGS).prompt_lookup == "off"
+    assert edgekv.plan(model, **SETTINGS, prompt_lookup="on").prompt_lookup == "on"
 
 
 def test_so_it_is_in_a_worker(model):
     plain, _, _ = replies(model, "off")
-    ours, _, _ = replies(model, "auto", isolated=True)
+    ours, _, _ = replies(model, "on", isolated=True)
     assert ours[0] == plain[0]
 
 
@@ -149,9 +176,9 @@ def test_a_snapshot_holds_what_is_searched(model, monkeypatch):
         searched.append(history.to_bytes())
         return []
 
-    monkeypatch.setattr(SpeculationGate, "allows_draft", lambda gate: True)
+    monkeypatch.setattr(SpeculationGate, "allows_draft", lambda gate, draft: True)
     monkeypatch.setattr(NgramProposer, "propose", propose)
-    with edgekv.Runtime(model, **SETTINGS, prompt_lookup="auto") as rt, rt.session() as session:
+    with edgekv.Runtime(model, **SETTINGS, prompt_lookup="on") as rt, rt.session() as session:
         session.read(words(60))
         snapshot = session.snapshot()
         for _ in range(2):
@@ -166,7 +193,7 @@ def test_a_snapshot_holds_what_is_searched(model, monkeypatch):
 
 def test_a_reply_that_is_left_has_said_no_more_than_was_given(model, drafting):
     found = []
-    for prompt_lookup in ("off", "auto"):
+    for prompt_lookup in ("off", "on"):
         with (
             edgekv.Runtime(model, **SETTINGS, prompt_lookup=prompt_lookup) as rt,
             rt.session() as session,

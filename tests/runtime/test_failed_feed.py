@@ -16,7 +16,7 @@ BUDGET, BLOCK, N_LAYER, N_HEAD = 64, 32, 2, 2
 def runtime(tiny_model):
     path = tiny_model(n_layer=N_LAYER, n_ctx_train=2048)
     with edgekv.Runtime(
-        path, memory="4GiB", budget=BUDGET, block=BLOCK, recent=16, threads=1, policy="snapkv", prompt_lookup="auto"
+        path, memory="4GiB", budget=BUDGET, block=BLOCK, recent=16, threads=1, policy="snapkv", prompt_lookup="on"
     ) as opened:
         yield opened
 

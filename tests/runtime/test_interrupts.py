@@ -237,8 +237,8 @@ def test_reading_and_generating(open_told, tmp_path):
 )
 def test_with_probes_drafts_and_replays(open_told, tmp_path, monkeypatch, policy):
     """Cells are evicted, with a question in mind, or once they were fed again."""
-    monkeypatch.setattr("edgekv.engine.speculation.SpeculationGate.allows_draft", lambda self: True)
-    told = open_told(**TIGHT, policy=policy, prompt_lookup="auto" if policy in ("keydiff", "h2o") else "off")
+    monkeypatch.setattr("edgekv.engine.speculation.SpeculationGate.allows_draft", lambda self, draft: True)
+    told = open_told(**TIGHT, policy=policy, prompt_lookup="on" if policy in ("keydiff", "h2o") else "off")
 
     def act(session):
         say(session, words(40) + " a b a b a b a b a b", n=9, focus=policy in ("keydiff", "snapkv"))

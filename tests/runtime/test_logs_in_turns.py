@@ -91,9 +91,9 @@ def test_sessions_with_logs_rest_where_there_is_no_room(open_runtime, isolated):
     """A session is swapped out as its newest checkpoint, so a switch takes no copy. Each session says what it says
     alone."""
     texts = ["What was it?", "And who came then?", words(100)]
-    with open_runtime(isolated=isolated, prompt_lookup="auto") as runtime:
+    with open_runtime(isolated=isolated, prompt_lookup="on") as runtime:
         expected = [history(runtime, text) for text in texts]
-    with open_runtime(isolated=isolated, prompt_lookup="auto", swap_memory=0, swap_bytes=0) as runtime:
+    with open_runtime(isolated=isolated, prompt_lookup="on", swap_memory=0, swap_bytes=0) as runtime:
         sessions = [runtime.session(log=True) for _ in texts]
         reads, firsts = [], []
         for session in sessions:

@@ -97,7 +97,7 @@ def test_repositioned_keys_go_along(open_runtime, kv_type):
 
 @pytest.mark.usefixtures("talkative")
 def test_drafts_look_up_what_their_own_session_read(open_tight):
-    with open_tight(prompt_lookup="auto", policy="h2o") as rt:
+    with open_tight(prompt_lookup="on", policy="h2o") as rt:
         histories = []
         sessions = [rt.session() for _ in range(2)]
         for i, session in enumerate(sessions):
@@ -182,14 +182,14 @@ def test_a_resting_session_takes_what_its_cells_take(local_runtime):
 
 
 @pytest.mark.usefixtures("talkative")
-@pytest.mark.parametrize(("policy", "drafts"), diagonal([*POLICIES, "keydiff+ada(scope=model)"], ["off", "auto"]))
+@pytest.mark.parametrize(("policy", "drafts"), diagonal([*POLICIES, "keydiff+ada(scope=model)"], ["off", "on"]))
 def test_the_planned_bytes_of_a_session_are_those_of_full_cells(open_runtime, policy, drafts):
     with open_runtime(policy=policy, prompt_lookup=drafts) as rt, rt.session() as session:
         session.read(words(100))
         largest = 0
         for _ in session.chat("What?", max_tokens=80, allow_loops=True):
             largest = max(largest, rt.block_loop.cache.snapshot_bytes)
-        history = (1 << 16) if drafts == "auto" else 0
+        history = (1 << 16) if drafts == "on" else 0
         assert rt.plan.session_bytes - 300 <= largest + history <= rt.plan.session_bytes
 
 

@@ -281,7 +281,7 @@ def test_replies_are_awaited_and_cancelled_with_their_task(open_parallel):
     ("further", "named"),
     [
         ({"isolated": True}, "isolated=True"),
-        ({"prompt_lookup": "auto"}, "prompt_lookup=auto"),
+        ({"prompt_lookup": "on"}, "prompt_lookup=on"),
         ({"gpu_layers": 1}, "gpu_layers=1"),
         ({"rpc": "127.0.0.1:1", "isolated": True}, "isolated=True"),
         ({"parallel": 0}, r"parallel=0 .*\[1, 32\]"),

@@ -88,7 +88,7 @@ def test_the_conversation_is_as_after_one_pass_with_that_focus(runtime, path):
         {},
         {"kv_type": "q8_0", "reposition": "always"},
         {"focus_policy": "snapkv(window=64)+ada"},
-        {"policy": "h2o", "prompt_lookup": "auto"},
+        {"policy": "h2o", "prompt_lookup": "on"},
     ],
     ids=["default", "turned", "ragged", "carried"],
 )

@@ -45,7 +45,7 @@ def log_of(session):
 
 
 @pytest.mark.usefixtures("talkative")
-@pytest.mark.parametrize("prompt_lookup", ["off", "auto"])
+@pytest.mark.parametrize("prompt_lookup", ["off", "on"])
 def test_the_log_is_what_the_cells_saw(open_runtime, fed, monkeypatch, tmp_path, prompt_lookup):
     """The log holds whatever ends a reply or a reading, also while a file is read with the question in mind, and after
     returns."""
@@ -65,8 +65,8 @@ def test_the_log_is_what_the_cells_saw(open_runtime, fed, monkeypatch, tmp_path,
         open_runtime(prompt_lookup=prompt_lookup, policy="keydiff") as rt,
         rt.session("Be brief.", log=True) as session,
     ):
-        if prompt_lookup == "auto":  # what is said goes round, with a slip now and then
-            monkeypatch.setattr("edgekv.engine.speculation.SpeculationGate.allows_draft", lambda self: True)
+        if prompt_lookup == "on":  # what is said goes round, with a slip now and then
+            monkeypatch.setattr("edgekv.engine.speculation.SpeculationGate.allows_draft", lambda self, draft: True)
             numbers = itertools.count()
             monkeypatch.setattr(Sampler, "sample", lambda *_: 5 + (n := next(numbers)) % 3 + (n % 20 == 19))
         say(session)

@@ -92,7 +92,7 @@ def test_a_new_process_says_the_next_200_tokens(tiny_model, tmp_path, kv_type, n
 def test_everything_that_a_session_is_comes_back(open_runtime, tmp_path, monkeypatch, isolated):
     """The sampler goes on drawing, turns and pending tokens are where they were, in either kind of runtime."""
     drawn = edgekv.Sampling(temperature=1.0, seed=7, repeat_penalty=1.3)
-    with open_runtime(isolated=isolated, prompt_lookup="auto") as rt, rt.session(system="Be brief.") as session:
+    with open_runtime(isolated=isolated, prompt_lookup="on") as rt, rt.session(system="Be brief.") as session:
         session.read(words(200))
         ask(session, n=9, sampling=drawn)
         monkeypatch.chdir(tmp_path)
@@ -101,7 +101,7 @@ def test_everything_that_a_session_is_comes_back(open_runtime, tmp_path, monkeyp
         before = session.n_past, session.n_cells, session.budgets(), session.kept_positions(1, 1).tolist()
         expected = ask(session, "Why?", sampling=drawn), ask(session, "And?", sampling=drawn)
     for other in (False, True):
-        with open_runtime(isolated=other, prompt_lookup="auto") as rt:
+        with open_runtime(isolated=other, prompt_lookup="on") as rt:
             with rt.load_session(tmp_path / "a.session") as session:
                 assert (session.n_past, session.n_cells, session.budgets()) == before[:3]
                 assert session.kept_positions(1, 1).tolist() == before[3]

@@ -21,7 +21,7 @@ MATCHES = [
     {"policy": "tova+caote", "kv_type": "q8_0"},
     {"policy": "replay"},
     {"reposition": "always"},
-    {"prompt_lookup": "auto"},
+    {"prompt_lookup": "on"},
     {"threads": 3, "block": 96, "ubatch": 24},
     {"isolated": True},
 ]

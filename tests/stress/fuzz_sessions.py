@@ -30,7 +30,7 @@ from edgekv.testing.models.tiny import make_tiny
 
 OPTIONS = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 8, "threads": 1, "probe_tokens": 16}
 BASES = (
-    ("tiny", {"policy": "h2o+critical", "prompt_lookup": "auto"}),
+    ("tiny", {"policy": "h2o+critical", "prompt_lookup": "on"}),
     ("tiny", {"policy": "snapkv+ada", "kv_type": "q8_0", "reposition": "never", "allow_beyond_trained": True}),
     ("tiny", {"policy": "keydiff", "kv_type": "q4_0"}),
     ("gemma3", {"policy": "keydiff"}),

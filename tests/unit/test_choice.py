@@ -204,6 +204,9 @@ class LargerDivided(Estimates):
     def allows(self, options):
         return True
 
+    def suits_drafts(self, options):
+        return False
+
     def plan(self, options):
         plan = super().plan(options)
         more = self.MORE * options.divides_by_table
