@@ -70,8 +70,7 @@ def main() -> None:
     path = str(find_model(args.model))
     options = ["--model", path, "--memory", args.memory, *(["--threads", str(args.threads)] if args.threads else [])]
     pairs = []
-    settings = {"memory": args.memory, "threads": args.threads, "prompt_lookup": "off"}  # the server's slots have none
-    with serving(options) as server, edgekv.Runtime(path, **settings) as runtime:
+    with serving(options) as server, edgekv.Runtime(path, memory=args.memory, threads=args.threads) as runtime:
         for i, text in enumerate(texts):
 
             def here(text: str = text) -> Iterator[str]:

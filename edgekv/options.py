@@ -236,7 +236,6 @@ class Options:
             return
         others = [
             ("isolated", self.isolated or None),
-            ("prompt_lookup", "on" if self.prompt_lookup == "on" else None),
             ("gpu_layers", self.gpu_layers or None),
             ("rpc", self.rpc),
         ]

@@ -32,8 +32,16 @@ NOTHING: Fed = (0, ())
 class Feeder(Protocol):
     """Decodes for block loops, maybe for several at once. It raises what the cache raises."""
 
-    def feed(self, cache: Cache, tokens: Sequence[int], want_logits: bool) -> int:
-        """Feed tokens, as `Cache.feed` does; returns the row of their logits."""
+    @property
+    def is_alone(self) -> bool:
+        """True if nobody else is being answered."""
+
+    @property
+    def n_steps(self) -> int:
+        """Steps so far. Each of them takes the place of the logits of the one before."""
+
+    def feed(self, cache: Cache, tokens: Sequence[int], want_logits: bool, draft: Sequence[int] = ()) -> int:
+        """Feed tokens, as `Cache.feed` does, or one token and its draft; returns the row of their first logits."""
 
     def probe(self, cache: Cache, tokens: Sequence[int], part_ends: Sequence[int]) -> None:
         """Decode a probe, as `Cache.probe` does."""
@@ -42,8 +50,14 @@ class Feeder(Protocol):
 class AloneFeeder:
     """Decodes for the only block loop of a context."""
 
-    def feed(self, cache: Cache, tokens: Sequence[int], want_logits: bool) -> int:
-        """Feed tokens; their logits are the last row."""
+    is_alone = True
+    n_steps = 0  # nobody else makes any
+
+    def feed(self, cache: Cache, tokens: Sequence[int], want_logits: bool, draft: Sequence[int] = ()) -> int:
+        """Feed tokens; their logits are the last row, and with a draft the first ones."""
+        if draft:
+            cache.feed_draft(tokens[0], draft)
+            return 0
         cache.feed(tokens, want_logits=want_logits)
         return -1
 
@@ -115,6 +129,7 @@ class BlockLoop:
         # So does one whose steps others share.
         self._threads = ThreadTuner(1 if options.gpu_layers or options.parallel > 1 else options.n_threads)
         self._draft: list[int] = []  # tokens that are decoded, but neither accepted nor dropped
+        self._draft_step = 0  # the step in which they were decoded
         self._scored_at = 0  # n_past at the last scoring
         self._coming = NOTHING  # tokens of a feed, until everything about them is noted
         self._compacting: structs.Compaction | None = None  # result of a compaction, until it is noted
@@ -292,7 +307,7 @@ class BlockLoop:
         """
         if drafts:
             self._gate.said(token)
-        if drafts and self._draft[:1] == [token]:
+        if drafts and self._draft[:1] == [token] and self._feeder.n_steps == self._draft_step:
             self._make_room(1)
             self._coming = self.cache.n_past, [token]
             self.cache.accept()
@@ -322,23 +337,20 @@ class BlockLoop:
         full = self.cache.n_cells + n_new > self.budget + spare or n_new > self.cache.n_free - self._options.probe_cells
         if full or self._fresh + n_new > self._options.block:
             self._compact(probe, generating=generating, full=full)
-        draft = self._proposed(tokens[0], spare) if drafts and self._options.n_draft else []
+        alone = generating and self._feeder.is_alone
+        draft = self._proposed(tokens[0], spare) if drafts and alone and self._options.n_draft else []
         started, own_started = time.perf_counter(), time.thread_time()
         self._coming = self.cache.n_past, tokens
-        row = 0
-        if draft:
-            self.cache.feed_draft(tokens[0], draft)
-        else:
-            row = self._feeder.feed(self.cache, tokens, want_logits)
+        row = self._feeder.feed(self.cache, tokens, want_logits, draft)
         seconds = time.perf_counter() - started
         self._note_fed()
-        self._draft, self.logits_row = draft, row
+        self._draft, self._draft_step, self.logits_row = draft, self._feeder.n_steps, row
         self.work.decode_s += seconds
         self.work.drafted += len(draft)
-        if generating:
+        if alone:
             self._gate.decoded(len(draft), seconds)
-            if not draft and self._threads.decoded(seconds, time.thread_time() - own_started):
-                self.cache.decode_with(self._threads.now)
+        if generating and not draft and self._threads.decoded(seconds, time.thread_time() - own_started):
+            self.cache.decode_with(self._threads.now)
 
     def _make_room(self, n_tokens: int) -> None:
         """Reserve room in the log before tokens get cells, so that every fed token is in the log, whatever fails."""

@@ -77,8 +77,8 @@ def _with_drafts(estimates: Estimator, request: Request) -> Request:
     options = request.options
     if options.prompt_lookup != "auto":
         return request
-    alone = options.parallel == 1 and not options.gpu_layers and not options.rpc
-    chosen = "on" if alone and estimates.suits_drafts(request.preferred) else "off"
+    here = not options.gpu_layers and not options.rpc
+    chosen = "on" if here and estimates.suits_drafts(request.preferred) else "off"
     return replace(request, options=replace(options, prompt_lookup=chosen))
 
 

@@ -29,6 +29,7 @@ class _Feed:
     tokens: Sequence[int]
     tickets: list[Ticket]
     want_logits: bool = False
+    draft: Sequence[int] = ()
     part_ends: Sequence[int] | None = None
     n_passed: int = 0
     failed: bool = False  # together with others; it is tried again by itself
@@ -39,7 +40,7 @@ class _Feed:
     @property
     def is_alone(self) -> bool:
         """True if its step has nothing else, as of a block, which is then computed as it is without other sessions."""
-        return len(self.tokens) > 1 or self.part_ends is not None or self.failed
+        return len(self.tokens) > 1 or len(self.draft) > 0 or self.part_ends is not None or self.failed
 
     @property
     def n_read(self) -> int:
@@ -61,14 +62,23 @@ class Steps:
         self._waiting: list[_Feed] = []
         self._resuming = 0  # feeds that are done, but their threads do not know yet
         self._was_alone = False  # the last step was one of a text
+        self.n_steps = 0
 
-    def feed(self, cache: Cache, tokens: Sequence[int], want_logits: bool) -> int:
+    @property
+    def is_alone(self) -> bool:
+        """True if one session has a turn."""
+        with self._queue.changed:
+            return not self._queue.is_shared()
+
+    def feed(self, cache: Cache, tokens: Sequence[int], want_logits: bool, draft: Sequence[int] = ()) -> int:
         """Feed tokens in a step; returns the row of their logits, which are there until this session feeds or pauses.
+
+        A token with a draft has a step of its own, and the row is that of the token.
 
         Raises NativeError as `Cache.feed` does; other sessions' tokens are fed all the same. An exception that comes in
         from outside, such as a KeyboardInterrupt, leaves the tokens fed or not fed.
         """
-        return self._decoded(_Feed(cache, tokens, self._tickets(), want_logits)).row
+        return self._decoded(_Feed(cache, tokens, self._tickets(), want_logits, draft)).row
 
     def probe(self, cache: Cache, tokens: Sequence[int], part_ends: Sequence[int]) -> None:
         """Decode a probe in a step of its own. Raises as `Cache.probe` does."""
@@ -126,6 +136,7 @@ class Steps:
         """Decode what comes next in one batch. If that fails, each feed is tried by itself, so that one fails alone."""
         feeds = self._next()
         self._was_alone = feeds[0].is_alone
+        self.n_steps += 1
         with self._computing():
             try:
                 self._decode(feeds)
@@ -164,9 +175,10 @@ class Steps:
 
     def _decode(self, feeds: list[_Feed]) -> None:
         """Decode feeds together, and note those that got their cells, also if an interrupt comes next."""
-        if (part_ends := feeds[0].part_ends) is not None:
-            feeds[0].cache.probe(feeds[0].tokens, part_ends)
-            self._finish(feeds[0])
+        first = feeds[0]
+        if first.part_ends is not None:
+            first.cache.probe(first.tokens, first.part_ends)
+            self._finish(first)
             return
         before = [feed.cache.n_past for feed in feeds]
         end = 0
@@ -174,7 +186,10 @@ class Steps:
             end += len(feed.tokens)
             feed.row = end - 1
         try:
-            Cache.feed_together([(feed.cache, feed.tokens, feed.want_logits) for feed in feeds])
+            if first.draft:
+                first.cache.feed_draft(first.tokens[0], first.draft)
+            else:
+                Cache.feed_together([(feed.cache, feed.tokens, feed.want_logits) for feed in feeds])
         finally:
             for feed, n_past in zip(feeds, before, strict=True):
                 if feed.cache.n_past > n_past:

@@ -46,6 +46,10 @@ class TurnQueue:
         """Return the tickets that have a turn."""
         return _living(self._present)
 
+    def is_shared(self) -> bool:
+        """Return True if several sessions have a turn."""
+        return len(self._sessions()) > 1
+
     def is_busy(self, me: int | None = None) -> bool:
         """Return True if a thread is at work, or a step is computed. me: a thread that does not count"""
         return self.stepping or any(p.thread not in (None, me) and not p.in_step for p in self.present())

@@ -158,7 +158,7 @@ def test_as_many_slots_as_cost_no_cells(answer, opened):
     for results, n in (("chosen.jsonl", 4), ("alone.jsonl", 1)):
         with opened(results=results, parallel=None) as batch:
             assert batch.config.chosen.parallel == n
-    with opened(results="drafts.jsonl", parallel=None, prompt_lookup="on") as batch:  # slots do not go with drafts
+    with opened(results="isolated.jsonl", parallel=None, isolated=True) as batch:
         assert batch.config.chosen.parallel == 1
 
 

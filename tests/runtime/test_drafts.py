@@ -128,7 +128,7 @@ def test_so_it_is_with_files_and_a_question(model, text_file, drafting):
         ("Q8_0", {}, "on"),
         ("Q4_0", {"isolated": True}, "on"),
         ("Q8_0", {"policy": "keydiff+ada(scope=model)", "kv_type": "q8_0"}, "on"),
-        ("Q8_0", {"parallel": 2}, "off"),
+        ("Q8_0", {"parallel": 2}, "on"),
         ("Q8_0", {"prompt_lookup": "off"}, "off"),
         ("F16", {}, "off"),
         ("F32", {}, "off"),

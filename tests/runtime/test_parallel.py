@@ -14,6 +14,7 @@ from small import SETTINGS, words
 
 import edgekv
 from edgekv.binding.cache import Cache
+from edgekv.engine.speculation import NgramProposer, SpeculationGate
 from edgekv.generation.sampler import GREEDY
 
 POLICIES = ["keydiff", "h2o", "ahakv", "snapkv(window=16, carry=0.65)", "keydiff+critical", "snapkv+ada", "replay+ada"]
@@ -277,11 +278,67 @@ def test_replies_are_awaited_and_cancelled_with_their_task(open_parallel):
     assert continued
 
 
+def watch(runtime, watcher):
+    """Give a watcher whatever is fed in any slot."""
+    for loop in runtime._engine.loaded.block_loops:
+        loop.watch = watcher
+
+
+@pytest.fixture
+def foreseen(monkeypatch):
+    """A list of the tokens that a reply feeds. Once it has some, drafts are those that come next. All are decoded."""
+    fed = []
+
+    def propose(proposer, token, most):
+        seen = np.frombuffer(proposer.to_bytes(), np.int32).tolist()
+        return fed[len(seen) + 1 : len(seen) + 1 + most] if [*seen, token] == fed[: len(seen) + 1] else []
+
+    monkeypatch.setattr(SpeculationGate, "allows_draft", lambda gate, draft: True)
+    monkeypatch.setattr(NgramProposer, "propose", propose)
+    return fed
+
+
+@pytest.mark.usefixtures("talkative")
+@pytest.mark.parametrize("policy", ["keydiff", "h2o", "snapkv(window=16, carry=0.65)"])
+def test_a_draft_is_dropped_when_another_session_steps(open_parallel, foreseen, policy):
+    """The step takes the place of its logits. Drafts are made again when the other reply has ended."""
+    given = {"max_tokens": 60, "sampling": GREEDY, "allow_loops": True}
+    with open_parallel(policy=policy, prompt_lookup="off") as rt, rt.session() as a, rt.session() as b:
+        watch(rt, foreseen.extend)
+        expected = "".join(a.chat(words(40), **given))
+        watch(rt, None)
+        expected_of_b = "".join(b.chat("Hi", **given))
+        assert a.stats.drafted_tokens == 0
+    with open_parallel(policy=policy, prompt_lookup="on") as rt, rt.session() as a, rt.session() as b:
+        pieces, said = a.chat(words(40), **given), []
+        while len(said) < 10 or not any(loop._draft for loop in rt._engine.loaded.block_loops):
+            said.append(next(pieces))
+        others = b.chat("Hi", **given)
+        said_by_b = [next(others) for _ in range(5)]
+        for mine, theirs in itertools.zip_longest(pieces, others, fillvalue=""):
+            said.append(mine)
+            said_by_b.append(theirs)
+        assert "".join(said) == expected
+        assert "".join(said_by_b) == expected_of_b
+        assert 4 < a.stats.accepted_tokens < a.stats.drafted_tokens
+
+
+@pytest.mark.usefixtures("talkative")
+def test_the_only_session_at_work_drafts(open_parallel, foreseen):
+    given = {"max_tokens": 60, "sampling": GREEDY, "allow_loops": True}
+    with open_parallel(prompt_lookup="off") as rt, rt.session() as session:
+        watch(rt, foreseen.extend)
+        expected = "".join(session.chat(words(40), **given))
+    with open_parallel() as rt, rt.session() as session:
+        assert rt.plan.prompt_lookup == "on"
+        assert "".join(session.chat(words(40), **given)) == expected
+        assert session.stats.accepted_tokens == session.stats.drafted_tokens > 30
+
+
 @pytest.mark.parametrize(
     ("further", "named"),
     [
         ({"isolated": True}, "isolated=True"),
-        ({"prompt_lookup": "on"}, "prompt_lookup=on"),
         ({"gpu_layers": 1}, "gpu_layers=1"),
         ({"rpc": "127.0.0.1:1", "isolated": True}, "isolated=True"),
         ({"parallel": 0}, r"parallel=0 .*\[1, 32\]"),

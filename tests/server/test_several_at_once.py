@@ -178,7 +178,7 @@ def test_fewer_conversations_than_slots_are_refused(open_server):
         ({"budget": 64}, 1, 1),
         ({}, 8, 8),  # every slot has the whole trained context
         ({"budget": 64, "isolated": True}, 8, 1),
-        ({"budget": 64, "prompt_lookup": "on"}, 8, 1),
+        ({"budget": 64, "prompt_lookup": "on"}, 8, 8),
         ({"budget": 64, "block": 4}, 8, 4),  # a step takes at most a block
     ],
 )
