@@ -71,6 +71,8 @@ class Session:
     next data arrive.
     """
 
+    _ended = True  # until it was made
+
     def __init__(
         self,
         engine: Engine,

@@ -472,3 +472,11 @@ def test_cancel_while_a_pipe_is_copied(session, pipe):
     assert list(session.chat("What?", files=[path], max_tokens=3)) == []
     assert (session.stats.finish_reason, session.n_past) == ("cancelled", before)
     assert "".join(session.chat("What?", max_tokens=3))
+
+
+def test_a_session_that_could_not_be_made_ends_quietly(monkeypatch):
+    noted = []
+    monkeypatch.setattr(sys, "unraisablehook", noted.append)
+    with pytest.raises(TypeError):
+        edgekv.Session()  # sessions are opened by a runtime
+    assert noted == []
