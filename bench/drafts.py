@@ -38,16 +38,8 @@ CODE = """class Tree:
         return None if node is None else node.value
 """
 
-# Predicted before anything was measured, for the default model and a model of 1.5B.
-PREDICTED = {
-    "changes code": "1.0, 1.7",
-    "answers": "1.0, 1.1",
-    "summarises": "1.0, 1.1",
-    "copies": "1.3, 2.0",
-    "explains": "0.98, 0.98",
-    "tells a story": "0.98, 0.98",
-    "writes code": "1.0, 1.1",
-}
+# Predicted before anything was measured, for the default model and a model of 1.5B. The others were not.
+PREDICTED = {"changes code": ", 1.7", "answers": "1.0, 1.1", "explains": "0.98, 0.98", "tells a story": "0.98, 0.98"}
 
 
 def prompts(text: str) -> dict[str, str]:
@@ -94,7 +86,7 @@ def main() -> None:
                     sys.exit(f"with drafts another reply was said: {said!r}, {same!r}")
             figures[name] = programs.median(ratios)
             accepted = f"{stats.accepted_tokens} of {stats.drafted_tokens}"
-            rows.append((name, PREDICTED[name], f"{figures[name]:.2f}", accepted, stats.generated_tokens))
+            rows.append((name, PREDICTED.get(name, ""), f"{figures[name]:.2f}", accepted, stats.generated_tokens))
     programs.print_table(["a reply that", "predicted", "with drafts over without", "accepted", "tokens"], rows)
     programs.write_json(options.json, figures)
 
