@@ -337,8 +337,8 @@ class BlockLoop:
         full = self.cache.n_cells + n_new > self.budget + spare or n_new > self.cache.n_free - self._options.probe_cells
         if full or self._fresh + n_new > self._options.block:
             self._compact(probe, generating=generating, full=full)
-        alone = generating and self._feeder.is_alone
-        draft = self._proposed(tokens[0], spare) if drafts and alone and self._options.n_draft else []
+        drafts = drafts and self._options.n_draft > 0 and self._feeder.is_alone
+        draft = self._proposed(tokens[0], spare) if drafts else []
         started, own_started = time.perf_counter(), time.thread_time()
         self._coming = self.cache.n_past, tokens
         row = self._feeder.feed(self.cache, tokens, want_logits, draft)
@@ -347,7 +347,7 @@ class BlockLoop:
         self._draft, self._draft_step, self.logits_row = draft, self._feeder.n_steps, row
         self.work.decode_s += seconds
         self.work.drafted += len(draft)
-        if alone:
+        if drafts:
             self._gate.decoded(len(draft), seconds)
         if generating and not draft and self._threads.decoded(seconds, time.thread_time() - own_started):
             self.cache.decode_with(self._threads.now)

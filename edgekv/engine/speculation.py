@@ -46,11 +46,14 @@ class NgramProposer:
         """Return a draft: at most `most` tokens that followed the n-gram ending with `token` at its last place."""
         before = NGRAM - 1
         searched = self.newest(WINDOW)
-        for place in np.flatnonzero(searched[before:] == token)[::-1].tolist():
-            if np.array_equal(searched[place : place + before], searched[-before:]):
-                drafted: list[int] = searched[place + NGRAM : place + NGRAM + most].tolist()
-                return drafted
-        return []
+        places = np.flatnonzero(searched[before:] == token)
+        for i, earlier in enumerate(searched[-before:]):
+            places = places[searched[places + i] == earlier]
+        if not len(places):
+            return []
+        after = int(places[-1]) + NGRAM
+        drafted: list[int] = searched[after : after + most].tolist()
+        return drafted
 
     def newest(self, n: int) -> npt.NDArray[np.int32]:
         """Return the newest n tokens, or all of them."""

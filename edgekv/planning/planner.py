@@ -54,7 +54,7 @@ def planned(path: Path, request: Request) -> Iterator[tuple[Plan, Estimator, Req
         plan = choose(estimates, request)
         even = request.undivided(path) if plan is None else None
         if even is not None:
-            request = _with_drafts(estimates, assign_layers(estimates, even))
+            request = assign_layers(estimates, even)
             plan = choose(estimates, request)
         if plan is None:
             raise infeasible_error(estimates, request)

@@ -278,6 +278,9 @@ def test_replies_are_awaited_and_cancelled_with_their_task(open_parallel):
     assert continued
 
 
+LONG = {"max_tokens": 60, "sampling": GREEDY, "allow_loops": True}
+
+
 def watch(runtime, watcher):
     """Give a watcher whatever is fed in any slot."""
     for loop in runtime._engine.loaded.block_loops:
@@ -302,18 +305,17 @@ def foreseen(monkeypatch):
 @pytest.mark.parametrize("policy", ["keydiff", "h2o", "snapkv(window=16, carry=0.65)"])
 def test_a_draft_is_dropped_when_another_session_steps(open_parallel, foreseen, policy):
     """The step takes the place of its logits. Drafts are made again when the other reply has ended."""
-    given = {"max_tokens": 60, "sampling": GREEDY, "allow_loops": True}
     with open_parallel(policy=policy, prompt_lookup="off") as rt, rt.session() as a, rt.session() as b:
         watch(rt, foreseen.extend)
-        expected = "".join(a.chat(words(40), **given))
+        expected = "".join(a.chat(words(40), **LONG))
         watch(rt, None)
-        expected_of_b = "".join(b.chat("Hi", **given))
+        expected_of_b = "".join(b.chat("Hi", **LONG))
         assert a.stats.drafted_tokens == 0
     with open_parallel(policy=policy, prompt_lookup="on") as rt, rt.session() as a, rt.session() as b:
-        pieces, said = a.chat(words(40), **given), []
+        pieces, said = a.chat(words(40), **LONG), []
         while len(said) < 10 or not any(loop._draft for loop in rt._engine.loaded.block_loops):
             said.append(next(pieces))
-        others = b.chat("Hi", **given)
+        others = b.chat("Hi", **LONG)
         said_by_b = [next(others) for _ in range(5)]
         for mine, theirs in itertools.zip_longest(pieces, others, fillvalue=""):
             said.append(mine)
@@ -325,13 +327,12 @@ def test_a_draft_is_dropped_when_another_session_steps(open_parallel, foreseen, 
 
 @pytest.mark.usefixtures("talkative")
 def test_the_only_session_at_work_drafts(open_parallel, foreseen):
-    given = {"max_tokens": 60, "sampling": GREEDY, "allow_loops": True}
     with open_parallel(prompt_lookup="off") as rt, rt.session() as session:
         watch(rt, foreseen.extend)
-        expected = "".join(session.chat(words(40), **given))
+        expected = "".join(session.chat(words(40), **LONG))
     with open_parallel() as rt, rt.session() as session:
         assert rt.plan.prompt_lookup == "on"
-        assert "".join(session.chat(words(40), **given)) == expected
+        assert "".join(session.chat(words(40), **LONG)) == expected
         assert session.stats.accepted_tokens == session.stats.drafted_tokens > 30
 
 

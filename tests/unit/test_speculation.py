@@ -50,15 +50,13 @@ def decodes(gate, n, n_accepted, *, draft_s, plain_s=1.0):
     """Return how many of n decodes had a draft, where n_accepted of the three tokens of each draft are said."""
     n_drafts = 0
     for _ in range(n):
-        is_decoded = gate.awaits_draft and gate.allows_draft([1, 2, 3])
+        is_decoded = False
+        if gate.awaits_draft:
+            is_decoded, coming = gate.allows_draft([1, 2, 3]), [*[1, 2, 3][:n_accepted], 9]
         n_drafts += is_decoded
         gate.decoded(3 if is_decoded else 0, draft_s if is_decoded else plain_s)
-        n_said = min(n_accepted, 3) if is_decoded else 0
-        for token in [1, 2, 3][:n_said]:  # accepted without another decode
-            gate.said(token)
-        if not gate.awaits_draft:
-            left = 3 - len(gate._draft)
-            gate.said([1, 2, 3][left] if left < n_accepted else 9)
+        for _ in range(len(coming) if is_decoded else 1):
+            gate.said(coming.pop(0))
     return n_drafts
 
 
