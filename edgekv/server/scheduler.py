@@ -191,7 +191,7 @@ class Running:
     Pieces are joined while nobody fetches them, so a slow client holds its reply and no more. The memory budget counts
     its log probabilities until it is closed. Raises ApiError if the request fails, and when its time is up.
 
-    has_end: its last event is there; nobody fetches what comes later
+    has_end: its last event is there; later ones are dropped
     """
 
     def __init__(
@@ -241,7 +241,9 @@ class Running:
                 event = _too_long()
                 self.stop.set()
         with self._lock:
-            self.has_end |= isinstance(event, (Ended, ApiError))
+            if self.has_end:  # its time was up later, or its session could not be saved
+                return
+            self.has_end = isinstance(event, (Ended, ApiError))
             if self._closed:
                 return
             last = self._events[-1] if self._events else None

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from edgekv.errors import InputError
+from edgekv.errors import InputError, WorkerError
 from edgekv.generation.logprobs import PACKED_BYTES
 from edgekv.prompt.text import read_text
 from edgekv.server import spill
@@ -109,6 +109,24 @@ def test_the_place_of_a_reply_is_free_when_its_end_is_seen(memory):
             queue.submit(ReplyRequest())
         put_away.set()
         await text(following)
+
+    asyncio.run(work())
+    queue.close()
+
+
+def test_nothing_follows_the_end_of_a_reply(memory):
+    """Neither an error after it nor its time, however slowly a client reads."""
+
+    def answer(request, emit, stop):
+        emit(Ended("stop", USAGE))
+        raise WorkerError("gone")
+
+    queue = RequestQueue(answer, limit=0, seconds=0.1, memory=memory)
+
+    async def work():
+        running = queue.submit(ReplyRequest())
+        await asyncio.sleep(0.3)
+        assert [type(event) async for event in running] == [Ended]
 
     asyncio.run(work())
     queue.close()
