@@ -45,6 +45,8 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Take what came. A head that has begun must end in time; a body has a limit of its own."""
         super().data_received(data)
+        if self.flow.write_paused:  # the timer is that of the reply, which the client does not read
+            return
         if self.conn.their_state is not h11.IDLE:
             self._keep()
         elif self._timer is None:

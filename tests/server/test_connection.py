@@ -92,7 +92,8 @@ def test_a_reply_that_takes_longer_than_a_head_may(monkeypatch):
     asyncio.run(work())
 
 
-def test_a_client_that_does_not_read():
+@pytest.mark.parametrize("sent", [b"", b"G"], ids=["silent", "sends on"])
+def test_a_client_that_does_not_read(sent):
     left = asyncio.Event()
 
     async def endless(scope, receive, send):
@@ -110,7 +111,9 @@ def test_a_client_that_does_not_read():
         async with listening(endless) as connect:
             _, writer = await connect(limit=1024)
             writer.write(GET)
-            await left.wait()
+            await asyncio.sleep(IMPATIENT_S / 2)
+            writer.write(sent)
+            await asyncio.wait_for(left.wait(), 20 * IMPATIENT_S)
 
     asyncio.run(work())
 
