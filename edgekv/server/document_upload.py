@@ -53,7 +53,7 @@ async def upload(request: Request) -> Response:
 
 def _suffix(name: str) -> str:
     suffix = Path(name).suffix.lower()
-    return suffix if suffix.isascii() and len(suffix) < 10 else ""
+    return suffix if suffix.isascii() and suffix[1:].isalnum() and len(suffix) < 10 else ""
 
 
 async def _receive(request: Request, path: Path, state: ServerState) -> None:

@@ -98,6 +98,7 @@ def test_a_resent_conversation_costs_its_difference(ask):
         ({"max_tokens": -2}, "max_tokens", "invalid_value"),
         ({"frequency_penalty": 2.5}, "frequency_penalty", "invalid_value"),
         ({"logit_bias": {"word": 1}}, "logit_bias", "invalid_value"),
+        ({"logit_bias": {"5" * 5000: 1}}, "logit_bias", "invalid_value"),
         ({"logit_bias": {"5": True}}, "logit_bias", "invalid_value"),
         ({"logit_bias": [["word", 1]]}, "logit_bias", "invalid_value"),
         ({"mirostat": 2}, "mirostat", "unsupported_value"),

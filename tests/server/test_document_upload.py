@@ -42,6 +42,10 @@ def test_each_kind_is_read(ask, tmp_path):
     assert sent(ask, "a.txt", "W\u00f6rter".encode()).json()["text"] == "W\u00f6rter"
 
 
+def test_a_name_that_no_file_can_have(ask):
+    assert sent(ask, "a.t%00t", b"one").json() == {"name": "a.t\0t", "text": "one", "notes": []}
+
+
 @pytest.mark.parametrize(
     ("name", "content", "status", "words"),
     [

@@ -24,6 +24,8 @@ TURNED_OFF: dict[str, Any] = {
     "chat_template_kwargs": {},
 }
 
+MOST_DIGITS = 19  # digits of a token id that is a text; Python reads no number of thousands of digits
+
 
 class LlamaFields(Body):
     """Fields of every endpoint.
@@ -81,7 +83,8 @@ def biases(given: dict[str, float] | list[tuple[Any, Any]]) -> dict[int, float]:
     """Return a field `logit_bias` by token id: a mapping as OpenAI's, or pairs as llama.cpp's. Raises ApiError."""
     found: dict[int, float] = {}
     for token, bias in given.items() if isinstance(given, dict) else given:
-        if isinstance(token, bool) or not (isinstance(token, int) or (isinstance(token, str) and token.isdecimal())):
+        is_decimal = isinstance(token, str) and token.isdecimal() and len(token) <= MOST_DIGITS
+        if isinstance(token, bool) or not (isinstance(token, int) or is_decimal):
             what = f"logit_bias names {str(token)[:40]!r}, which is no token id; ask /tokenize for the ids of a text"
             raise ApiError(400, "invalid_value", what, param="logit_bias")
         if bias is not False and (isinstance(bias, bool) or not isinstance(bias, (int, float))):
