@@ -216,7 +216,7 @@ async def _refused(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
         error = ApiError(error.status_code, code, _unanswered(request.method, request.url.path, error.status_code))
-    return ErrorResponse(api_error_of(error), error_renderer(request.url.path))
+    return ErrorResponse(api_error_of(error), error_renderer(request.scope))
 
 
 def _short(path: str) -> str:

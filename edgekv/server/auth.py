@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .api_errors import ApiError
 from .server_settings import HEAD_BYTES, Settings
-from .streaming import ErrorResponse, error_renderer
+from .streaming import ErrorResponse, error_renderer, path_of
 
 
 class AuthMiddleware:
@@ -33,9 +33,9 @@ class AuthMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            error = self._refusal(scope["path"], Headers(scope=scope))
+            error = self._refusal(path_of(scope), Headers(scope=scope))
             if error is not None:
-                await ErrorResponse(error, error_renderer(scope["path"]))(scope, receive, send)
+                await ErrorResponse(error, error_renderer(scope))(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .reply_request import Usage
+from .streaming import path_of
 
 access = logging.getLogger("edgekv.server.access")
 
@@ -92,7 +93,8 @@ class MetricsMiddleware:
             await self._app(scope, receive, counted)
         finally:
             seconds = time.monotonic() - started
-            path = scope["path"] if scope["path"] in self._paths else "other"
+            path = path_of(scope)
+            path = path if path in self._paths else "other"
             self._metrics.requests.labels(path, str(status)).inc()
             self._metrics.seconds.observe(seconds)
             client = (scope.get("client") or ("-",))[0]

@@ -30,8 +30,15 @@ STREAM_HEADERS = [
 RenderError = Callable[[ApiError], dict[str, Any]]
 
 
-def error_renderer(path: str) -> RenderError:
-    """Return the function that renders errors at an address. Anthropic's and Ollama's have shapes of their own."""
+def path_of(scope: Scope) -> str:
+    """Return the path of a request, below that of a host that has mounted this application."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
+
+
+def error_renderer(scope: Scope) -> RenderError:
+    """Return the function that renders errors of a request. Anthropic's and Ollama's have shapes of their own."""
+    path = path_of(scope)
     if path.startswith("/api/"):
         return ollama_lines.error_body
     return message_events.error_body if path.removeprefix("/v1").startswith("/messages") else openai_common.error_body

@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 from asgi import fetched
+from starlette.applications import Starlette
+from starlette.routing import Mount
 from test_chat_completions import GREEDY, HELLO, PATH
 
 import edgekv
@@ -53,6 +55,16 @@ def test_a_key_of_any_letters(guarded):
 def test_health_needs_no_key(guarded):
     assert get(guarded, "/health").status_code == 200
     assert get(guarded, "/metrics").status_code == 401
+
+
+def test_an_application_below_another_has_its_own_addresses(guarded):
+    host = Starlette(routes=[Mount("/model", guarded)])
+    assert get(host, "/model/health").status_code == 200
+    assert get(host, "/model/").text.startswith("<!DOCTYPE html>")
+    assert get(host, "/model/v1/models").status_code == 401
+    assert get(host, "/model/v1/messages").json()["type"] == "error"
+    assert "key" in get(host, "/model/api/chat").json()["error"]
+    assert 'path="/v1/models",status="401"' in get(host, "/model/metrics", x_api_key="first").text
 
 
 @pytest.mark.parametrize(
