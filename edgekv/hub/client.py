@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import PurePath
 
 from edgekv.errors import DownloadError, ModelError, ModelNotFoundError
 from edgekv.extras import needed
@@ -59,6 +60,9 @@ class Hub:
                 raise self._foreign(f"lists {repo!r} in another way") from error
         if not _REPO.fullmatch(str(info.id)) or not _COMMIT.fullmatch(str(info.sha)):  # these become names of folders
             raise self._foreign(f"gives {repo!r} the name {info.id!r} and the commit {info.sha!r}")
+        for path in (PurePath(sibling.rfilename) for sibling in info.siblings or ()):
+            if path.anchor or ".." in path.parts:  # it becomes a path below the folder of the repository
+                raise self._foreign(f"lists the file {str(path)!r} in {repo!r}")
         return [
             HubFile(info.id, info.sha, sibling.rfilename, sibling.size, sibling.lfs.sha256)
             for sibling in info.siblings or ()

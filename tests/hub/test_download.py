@@ -255,6 +255,13 @@ def test_a_server_that_is_no_hub(hub):
         Hub().files(REPO)
 
 
+@pytest.mark.parametrize("name", ["../../model.gguf", "/model.gguf", "a/../../model.gguf"])
+def test_a_file_that_would_lie_elsewhere(hub, contents, name):
+    hub.repos[REPO][name] = contents
+    with pytest.raises(DownloadError, match=rf"lists the file '{name}' in '{REPO}', so it does not speak"):
+        Hub().files(REPO)
+
+
 def test_without_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ConfigError, match=r"huggingface_hub, which is not installed; pip install 'edgekv\[hub\]'"):
