@@ -11,7 +11,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from .json_stream import PART_BYTES
 
 HEAD_S = 10.0  # seconds for the head of a request to come
-STALLED_S = 30.0  # seconds for a client to read what was sent
+STALLED_S = 30.0  # seconds for a client to read what was sent, or to end a body that was refused
 BUFFER_BYTES = 16 << 10  # bytes of a reply that a slow client has not read yet
 
 _SAYS = b"too many connections are open\r\n"
@@ -43,14 +43,15 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take what came. A head that has begun must end in time; a body has a limit of its own."""
+        """Take what came. A head that has begun must end in time, and so must a body that nobody reads any more."""
         super().data_received(data)
         if self.flow.write_paused:  # the timer is that of the reply, which the client does not read
             return
-        if self.conn.their_state is not h11.IDLE:
+        was_answered = self.conn.our_state is h11.DONE  # before its body has come to its end
+        if self.conn.their_state is not h11.IDLE and not was_answered:
             self._keep()
         elif self._timer is None:
-            self._end_in(HEAD_S)
+            self._end_in(STALLED_S if was_answered else HEAD_S)
 
     def pause_writing(self) -> None:
         """Start a timer: the client reads more slowly than the reply comes."""

@@ -78,6 +78,33 @@ def test_a_second_request_has_its_own_time():
     asyncio.run(work())
 
 
+def test_a_refused_body_that_does_not_come_to_its_end():
+    async def work():
+        async with listening(hello) as connect:
+            reader, writer = await connect()
+            writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n")
+            await reader.readuntil(b"hi")
+            writer.write(b"x")
+            with contextlib.suppress(ConnectionResetError):
+                assert await asyncio.wait_for(reader.read(), 20 * IMPATIENT_S) == b""
+
+    asyncio.run(work())
+
+
+def test_a_refused_body_that_comes_to_its_end():
+    async def work():
+        async with listening(hello) as connect:
+            reader, writer = await connect()
+            for _ in range(2):
+                writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n")
+                await reader.readuntil(b"hi")
+                writer.write(b"x")
+                await asyncio.sleep(IMPATIENT_S / 4)
+                writer.write(b"x")
+
+    asyncio.run(work())
+
+
 def test_a_reply_that_takes_longer_than_a_head_may(monkeypatch):
     async def late(scope, receive, send):
         await asyncio.sleep(2 * IMPATIENT_S)
