@@ -42,6 +42,7 @@ class _Loaded:
         if self._session is None or conversation is None or conversation != self._conversation:
             if self._session is not None:
                 self._session.close()
+                self._session = None
             self._session, self._conversation = self._runtime.session(log=True), conversation
         return self._session
 

@@ -61,6 +61,20 @@ def test_what_edgekv_refuses_is_an_error_of_llm(plugin, model):
         absent.text()
 
 
+def test_a_session_that_could_not_be_opened_leaves_no_closed_one(plugin, model, monkeypatch):
+    conversation = plugin.EdgeKVModel("edgekv/tiny", str(model)).conversation()
+    conversation.prompt("Hello", **OPTIONS).text()
+    monkeypatch.setattr(edgekv.Runtime, "session", _no_room)
+    with pytest.raises(llm.ModelError, match="no room"):
+        plugin.EdgeKVModel("edgekv/tiny", str(model)).prompt("Hi", **OPTIONS).text()
+    monkeypatch.undo()
+    assert conversation.prompt("Why?", **OPTIONS).text()
+
+
+def _no_room(runtime, **_):
+    raise edgekv.SessionFileError("no room")
+
+
 def test_the_default_model_is_registered_first(plugin):
     registered = []
     plugin.register_models(registered.append)
