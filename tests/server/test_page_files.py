@@ -7,6 +7,7 @@ import re
 import pytest
 
 pytest.importorskip("starlette")
+from edgekv.generation.request import MAX_TOKENS
 from edgekv.server.page import routes
 
 
@@ -29,6 +30,10 @@ def test_each_file_has_its_type_and_is_sent_again_only_where_it_changed(ask):
         # no address of another server, but the name of a format
         if not route.path.startswith(("/page/marked", "/page/highlight")):  # licences name the authors
             assert set(re.findall(rb"https?://[^\"' ]+", found.content)) <= {b"http://www.w3.org/2000/svg"}
+
+
+def test_the_page_names_the_longest_reply_of_the_server(ask):
+    assert f'<input id="longest" type="number" min="1" step="1" placeholder="{MAX_TOKENS:,}">' in ask("/").text
 
 
 @pytest.mark.parametrize(
