@@ -19,12 +19,12 @@ from edgekv.memory.sizes import MIB, format_size
 from edgekv.prompt.text import read_text
 
 from .api_errors import ApiError
+from .server_settings import TEXT_COPIES
 from .state import ServerState, state_of
 from .streaming import BudgetedResponse
 
 PATH = "/documents"
 UPLOAD_BYTES = 64 * MIB  # it lies on the disk
-TEXT_COPIES = 3  # pieces, reply and JSON hold a text
 NAME_CHARS = 200
 
 LOOK_S = 0.1  # between two looks at whether the conversion before has ended

@@ -14,6 +14,8 @@ CONNECTION_BYTES = 24 << 10  # bytes of an open connection whose reply is stream
 
 HEAD_BYTES = 16 << 10  # bytes of a request's head
 
+TEXT_COPIES = 3  # the pieces, the reply and the JSON of a document hold its text, of up to `max_body` bytes
+
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -87,6 +89,11 @@ class Settings:
         for name, low in (("queue", 0), ("sessions", 1), ("request_s", 1), ("max_body", 1024), ("body_s", 1)):
             if getattr(self, name) < low:
                 raise ConfigError(f"{name}={getattr(self, name)} is not possible; give at least {low}")
+        if self.bodies < TEXT_COPIES * self.max_body:
+            raise ConfigError(
+                f"bodies={self.bodies} has no room for a document of max_body={self.max_body}; give at least "
+                f"{TEXT_COPIES * self.max_body}, or a smaller max_body"
+            )
         if not all(self.api_keys):
             raise ConfigError("api_key='' protects nothing; give a key, or leave it out")
 

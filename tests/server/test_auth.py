@@ -129,6 +129,12 @@ def test_another_address_needs_a_key():
         Settings(api_keys=("",))
 
 
+def test_a_body_fits_in_the_memory_of_all_bodies():
+    with pytest.raises(edgekv.ConfigError, match=r"max_body=8388608; give at least 25165824, or a smaller max_body"):
+        Settings(max_body=8 << 20)
+    assert Settings(max_body=8 << 20, bodies=24 << 20)
+
+
 def test_no_error_tells_a_path(server, ask, monkeypatch):
     """Every error tells the client what to do, and nothing of this machine."""
     errors = [
