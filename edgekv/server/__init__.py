@@ -2,8 +2,9 @@
 
 Needs the extra: pip install 'edgekv[server]'.
 
-    reply_request.py           a request to the model and the events of its reply, of no protocol
-    api_errors.py              what can go wrong, as every API tells it
+    reply_request.py           a request to the model and the events of its reply, in no API's words
+    api_errors.py              errors of requests, which each API renders
+    cancel_flag.py             ends a reply early
     scheduler.py               the queue in front of the model
     session_reply.py           one reply: a session's pieces become events
     session_pool.py            the sessions that requests continue

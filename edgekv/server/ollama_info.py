@@ -69,7 +69,7 @@ async def ps(request: Request) -> Response:
 async def show(request: Request) -> Response:
     state = state_of(request)
     header, plan = state.pool.runtime.header, state.pool.runtime.plan
-    has_tools = state.pool.chats and state.pool.runtime.options.grammars
+    has_tools = state.pool.replier.chats and state.pool.runtime.options.grammars
     about = {key: value for key, value in header.metadata.items() if key != TEMPLATE_KEY}
     return JSONResponse(
         {
@@ -79,7 +79,7 @@ async def show(request: Request) -> Response:
             "template": header.chat_template or "",
             "details": _details(header),
             "model_info": about,
-            "capabilities": ["completion", *["tools"] * has_tools, *["insert"] * state.pool.fills_gaps],
+            "capabilities": ["completion", *["tools"] * has_tools, *["insert"] * state.pool.replier.fills_gaps],
             "modified_at": _began(state),
         }
     )

@@ -7,20 +7,21 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 
 from edgekv.errors import EdgeKVError
 
 from .admission import MemoryBudget, logprob_bytes, request_bytes
 from .api_errors import RETRY_S, ApiError, api_error_of
+from .cancel_flag import CancelFlag
 from .reply_request import Ended, Event, Piece, PromptProgress, ReplyRequest, Usage
 from .spill import spill_texts, texts_in_files
 
 log = logging.getLogger("edgekv.server")
 
-AnswerCallback = Callable[[ReplyRequest, Callable[[Event], None], "CancelFlag"], None]
+AnswerCallback = Callable[[ReplyRequest, Callable[[Event], None], CancelFlag], None]
 
 
 class RequestQueue:
@@ -153,36 +154,6 @@ class RequestQueue:
             running = self._waiting.popleft()
             self._answered.append(running)
             return running
-
-
-class CancelFlag:
-    """A flag that ends a reply early; any thread may set it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._is_set = False
-        self._call: Callable[[], None] | None = None
-
-    def __bool__(self) -> bool:
-        return self._is_set
-
-    def set(self) -> None:
-        """Set the flag, and call the function that is registered."""
-        with self._lock:
-            self._is_set = True
-            if self._call is not None:
-                self._call()
-
-    @contextmanager
-    def calls(self, call: Callable[[], None]) -> Iterator[None]:
-        """Register a function for the length of the block. Setting the flag calls it."""
-        with self._lock:
-            self._call = call
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._call = None
 
 
 class Running:

@@ -14,8 +14,8 @@ from pathlib import Path
 import edgekv
 from edgekv.sessions.history import StoredHistory
 
+from .cancel_flag import CancelFlag
 from .reply_request import Ended, Event, ReplyRequest
-from .scheduler import CancelFlag
 from .session_reply import Replier
 
 log = logging.getLogger("edgekv.server")
@@ -43,6 +43,7 @@ class SessionPool:
     folder: for saved sessions; None = save none. Sessions of an isolated runtime are saved after every reply, so that
         they outlive its process; others are saved when the pool is closed
     swap_dir: for the logs of sessions, which are swapped out to them; None = the folder that TMPDIR names
+    runtime, replier: those of now
     """
 
     def __init__(
@@ -69,16 +70,6 @@ class SessionPool:
         """The sessions that are kept, the least recently used one first."""
         return [pooled.session for pooled in self._pooled]
 
-    @property
-    def chats(self) -> bool:
-        """True if the model has a usable chat template."""
-        return self._replier.chats
-
-    @property
-    def fills_gaps(self) -> bool:
-        """True if the model has tokens for gaps between two texts."""
-        return self._replier.fills_gaps
-
     def close(self) -> None:
         """Save all sessions, and free the model."""
         with suppress(edgekv.WorkerError):  # the worker has died; earlier saves are on the disk
@@ -99,14 +90,14 @@ class SessionPool:
     def _answer(self, request: ReplyRequest, emit: Callable[[Event], None], stop: CancelFlag) -> None:
         if stop:
             return
-        with self._replier.stored(request, self._swap_dir) as history:
+        with self.replier.stored(request, self._swap_dir) as history:
             while not stop:
                 with self._changed:
-                    pooled, n_shared = self._choose(history, self._replier.pinned(request), stop)
+                    pooled, n_shared = self._choose(history, self.replier.pinned(request), stop)
                 end: list[Event] = []  # told once the session is free: who sees it may go on with it at once
                 told = partial(_held_back, end, emit)
                 try:
-                    self._replier.answer(pooled.session, request, history, told, stop, n_shared)
+                    self.replier.answer(pooled.session, request, history, told, stop, n_shared)
                     pooled.n_answered += 1
                 except edgekv.SessionEvictedError:
                     pooled.session.close()
@@ -195,7 +186,7 @@ class SessionPool:
 
     def _begin(self) -> None:
         """Begin with a runtime: load the newest sessions of the folder."""
-        self._replier = Replier(self.runtime)
+        self.replier = Replier(self.runtime)
         if self._folder is None:
             return
         found: list[tuple[float, Path]] = []

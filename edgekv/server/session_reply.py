@@ -16,9 +16,9 @@ from edgekv.prompt.infill import Infill
 from edgekv.prompt.text import read_text
 from edgekv.sessions.history import History, StoredHistory
 
+from .cancel_flag import CancelFlag
 from .coverage_file import coverage_of
 from .reply_request import Ended, Event, Piece, PromptProgress, Reason, ReplyRequest, ToolCall, Usage
-from .scheduler import CancelFlag
 
 # reasons for clients, by `Stats.finish_reason`
 REASONS: dict[str, Reason] = {

@@ -12,8 +12,8 @@ from test_chat_completions import PATH
 from edgekv.errors import ConfigError
 from edgekv.generation.sampler import Sampling
 from edgekv.server import Settings
+from edgekv.server.cancel_flag import CancelFlag
 from edgekv.server.reply_request import Ended, Piece, ReplyRequest
-from edgekv.server.scheduler import CancelFlag
 from edgekv.server.slots import ENOUGH_CELLS, n_slots
 
 pytestmark = pytest.mark.usefixtures("talkative")
