@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from edgekv.binding.model import Model
@@ -85,8 +84,8 @@ class Batch:
         self.stats = BatchStats()
         self._open = ExitStack()
         try:
-            self.requests = self._open.enter_context(Requests(requests))
-            self.results = self._open.enter_context(Results(results, self.requests))
+            self.requests = self._open.enter_context(closing(Requests(requests)))
+            self.results = self._open.enter_context(closing(Results(results, self.requests)))
             path = find_model(model)
             if options.get("grammars") is None:
                 options["grammars"] = _needs_grammars(self.requests)
@@ -114,9 +113,7 @@ class Batch:
     def __enter__(self) -> Batch:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __len__(self) -> int:

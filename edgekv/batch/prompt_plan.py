@@ -12,7 +12,6 @@ from edgekv.binding.model import Model
 from edgekv.errors import EdgeKVError, UnsupportedModelError
 from edgekv.server.api_errors import ApiError, api_error_of
 from edgekv.server.reply_request import ReplyRequest
-from edgekv.session import GENERAL_QUESTION
 from edgekv.sessions.history import HistoryPrompt, request_of
 
 from .endpoints import Reply, parse, reply_of
@@ -39,7 +38,7 @@ class PromptPlan:
         *,
         step: int,
         focus: bool,
-        general: str | None = GENERAL_QUESTION,
+        general: str | None,
     ) -> None:
         """model: its vocabulary; step: tokens of a block that may be shared; focus: True = the runtime has a focus
 

@@ -6,7 +6,6 @@ import hashlib
 import json
 import threading
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from edgekv.errors import InputError
@@ -32,7 +31,7 @@ class _Place(NamedTuple):
 
 
 class Requests:
-    """The requests of a file, by their numbers from 0 on. Close it, or use it in `with`.
+    """The requests of a file, by their numbers from 0 on. Close it.
 
     custom_ids: the custom_id of each request
     digest: digest of the whole file, in hex
@@ -113,11 +112,3 @@ class Requests:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-    def __enter__(self) -> Requests:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()

@@ -22,7 +22,7 @@ def digest_of(*parts: str, digits: int = 24) -> str:
 
 
 class Results:
-    """The results of a file of requests. Close it, or use it in `with`.
+    """The results of a file of requests. Close it.
 
     answered: by custom_id, True if the result is an error
 
@@ -74,12 +74,6 @@ class Results:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-    def __enter__(self) -> Results:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def with_own_ids(body: dict[str, Any], own: str) -> dict[str, Any]:

@@ -33,20 +33,22 @@ CHOSEN = (
     "tensor_split",
 )  # the planner chooses these if nobody names them
 NAMED = (
-    *(
-        "budget",
-        "block",
-        "ubatch",
-        "kv_type",
-        "repack",
-        "resident",
-        "n_sink",
-        "recent",
-        "evict_every",
-        "focus",
-        "probe_tokens",
-    ),
-    *("reposition", "prompt_lookup", "allow_beyond_trained", "gpu_layers", "grammars"),
+    "budget",
+    "block",
+    "ubatch",
+    "kv_type",
+    "repack",
+    "resident",
+    "n_sink",
+    "recent",
+    "evict_every",
+    "focus",
+    "probe_tokens",
+    "reposition",
+    "prompt_lookup",
+    "allow_beyond_trained",
+    "gpu_layers",
+    "grammars",
 )
 
 

@@ -21,10 +21,6 @@ from edgekv.models.names import ModelName
 from .hub_file import HubFile, choose
 
 CODE = "import sys; sys.path[:] = {path!r}; from edgekv.hub.lookup import serve; serve()"
-if sys.platform == "win32":
-    GROUP = subprocess.CREATE_NEW_PROCESS_GROUP
-else:
-    GROUP = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +60,7 @@ def _ask_child(request: tuple[str, str, int]) -> RemoteModel:
         stdout=subprocess.PIPE,
         check=False,
         start_new_session=True,
-        creationflags=GROUP,
+        creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # Windows alone has it
     )
     if child.returncode != 0:
         raise DownloadError(f"the process that asks the hub ended with status {child.returncode}; try again")

@@ -68,7 +68,7 @@ QUERIES: tuple[Query[Any], ...] = (
     templating.applying,
 )
 
-# what clients of other servers ask for, by the end of the address, and what they find in its place
+# remedies for clients of other servers, by the end of the address that they ask at
 ELSEWHERE = {
     "embeddings": "this server generates text, and embeds none",
     "embedding": "this server generates text, and embeds none",
@@ -225,7 +225,7 @@ def _short(path: str) -> str:
 
 
 def _unanswered(method: str, path: str, status: int) -> str:
-    """Return what a client is told that asks at an address that is none, or in a way that is none."""
+    """Return the message for a client that asks at an unknown address, or with the wrong method."""
     if status == 405:
         return f"{method} is not answered at {path[:80]}; ask it with {'POST' if method == 'GET' else 'GET'}"
     remedy = ELSEWHERE.get(path.rstrip("/").rpartition("/")[2])

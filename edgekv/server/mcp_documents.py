@@ -77,7 +77,7 @@ def mcp_server(documents: Documents) -> MCPServer:
     server = MCPServer("edgekv", instructions=INSTRUCTIONS, version=edgekv.__version__)
 
     def told(context: Context) -> ProgressCallback:
-        """Return what tells the client how far the reading is, so that it waits on."""
+        """Return a callback that reports the progress of reading to the client, so that it keeps waiting."""
 
         def tell(progress: edgekv.Progress) -> None:
             anyio.from_thread.run(context.report_progress, progress.tokens_done, progress.tokens_total)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -18,8 +18,6 @@ class Body(BaseModel):
 
 MAX_VALUES = 1 << 16  # each takes far more memory than the byte or two that it may be written in
 _STRING_OR_SEPARATORS = re.compile(rb'"[^"]*"?|[,\[{]+')
-
-Text: TypeAlias = str  # any characters: a model may say them, and clients send back what it said
 
 B = TypeVar("B", bound=Body)
 

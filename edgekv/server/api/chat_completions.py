@@ -13,8 +13,9 @@ from edgekv.server.json_stream import Parts, progress_comment
 from edgekv.server.reply_request import Ended, Event, Piece, PromptProgress, ReplyRequest, ToolCall
 from edgekv.server.server_settings import Settings
 
-from .body import Body, Text
+from .body import Body
 from .endpoint import Endpoint
+from .message_parts import missing
 from .openai_common import FINISH_REASONS, ChoiceRenderer, GenerationParams, choices, relaxed_of
 from .openai_fields import ResponseFormat, chat_logprobs, tool_call_field
 
@@ -23,14 +24,14 @@ class Part(Body):
     """A part of a message."""
 
     type: str
-    text: Text | None = None
+    text: str | None = None
 
 
 class Message(Body):
     """A message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Text | list[Part] | None = None
+    content: str | list[Part] | None = None
     tool_calls: list[dict[str, Any]] | None = None
 
 
@@ -78,7 +79,7 @@ def parse(body: ChatBody, settings: Settings) -> ReplyRequest:
 def message_of(message: Message, param: str) -> dict[str, Any]:
     """Return a message as a `ReplyRequest` has it. Raises ApiError for one that cannot be read here."""
     if message.content is None and not message.tool_calls:
-        raise ApiError(400, "missing_required_parameter", f"{param}.content is missing", param=f"{param}.content")
+        raise missing(f"{param}.content")
     role = "system" if message.role == "developer" else message.role
     content = "" if message.content is None else text_of(message.content, param)
     return {"role": role, "content": content, "tool_calls": message.tool_calls or ()}
@@ -141,8 +142,7 @@ class ChatRenderer(ChoiceRenderer):
         finish_reason: str | None = None,
         edgekv: dict[str, Any] | None = None,
     ) -> Parts:
-        logprobs = chat_logprobs(tokens) if tokens else None
-        choice = {"delta": delta, "finish_reason": finish_reason, "logprobs": logprobs}
+        choice = {"delta": delta, "finish_reason": finish_reason, "logprobs": chat_logprobs(tokens)}
         return self.chunk(choice, **({"edgekv": edgekv} if edgekv else {}))
 
     def add(self, event: Event) -> None:

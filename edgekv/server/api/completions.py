@@ -14,17 +14,16 @@ from edgekv.server.api_errors import unsupported
 from edgekv.server.reply_request import Ended, Event, Piece, ReplyRequest
 from edgekv.server.server_settings import Settings
 
-from .body import Text
 from .endpoint import Endpoint
 from .openai_common import FINISH_REASONS, ChoiceRenderer, GenerationParams, choices
 from .openai_fields import ResponseFormat, text_logprobs
 
 Ids = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1)]
-Prompt = Annotated[Text, Field(min_length=1)]
+Prompt = Annotated[str, Field(min_length=1)]
 
 
 class PromptBody(GenerationParams):
-    """The part of a body that has prompts, or several."""
+    """A body with one prompt, or several."""
 
     may_have_choices = True
     prompt: Prompt | Ids | Annotated[list[Prompt] | list[Ids], Field(min_length=1)]
@@ -53,7 +52,7 @@ class CompletionBody(PromptBody):
 
     may_tell_coverage = True
     echo: bool | None = None
-    suffix: Text | None = None
+    suffix: str | None = None
     best_of: int | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 

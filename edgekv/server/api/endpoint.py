@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import edgekv
+from edgekv.server.admission import request_bytes
 from edgekv.server.api_errors import ApiError
 from edgekv.server.json_stream import PING, Parts, sse_event
 from edgekv.server.reply_request import Event, ReplyRequest
@@ -86,6 +87,12 @@ class Query(Generic[B]):
     path: str
     body: type[B]
     parse: Callable[[B], Work]
+
+
+def token_count(messages: tuple[Mapping[str, Any], ...], tools: tuple[dict[str, Any], ...], **about: str) -> Work:
+    """Return the counting of a conversation's tokens, with its tools. about: further fields of the answer"""
+    n_bytes = request_bytes(ReplyRequest(messages=messages, tools=tools))
+    return Work(n_bytes, lambda runtime: about | {"input_tokens": runtime.count_tokens(messages, tools=tools)})
 
 
 class TypedRenderer(ABC):

@@ -14,7 +14,7 @@ from edgekv.server.json_stream import LazyList, Parts, sse_event
 from edgekv.server.reply_request import Ended, Event, Piece, ReplyRequest
 from edgekv.server.server_settings import Settings
 
-from .body import Body, Text
+from .body import Body
 from .completions import PromptBody, others
 from .endpoint import Endpoint
 from .llama_fields import TURNED_OFF
@@ -36,7 +36,7 @@ class LlamaParams(GenerationParams):
 
     n_probs: Annotated[int, Field(ge=0, le=20)] = 0
     return_tokens: bool = False
-    response_fields: list[Text] | None = None
+    response_fields: list[str] | None = None
     post_sampling_probs: bool = False
 
     @property
@@ -58,8 +58,8 @@ class LlamaBody(LlamaParams, PromptBody):
 class File(Body):
     """Another file that belongs to a gap."""
 
-    filename: Text = "unnamed"
-    text: Text
+    filename: str = "unnamed"
+    text: str
 
 
 class InfillBody(LlamaParams):
@@ -69,10 +69,10 @@ class InfillBody(LlamaParams):
     not_applied = ("samplers", "n_indent", "t_max_prompt_ms")
     turned_off: ClassVar = {name: off for name, off in TURNED_OFF.items() if name != "samplers"}
 
-    input_prefix: Text
-    input_suffix: Text
+    input_prefix: str
+    input_suffix: str
     input_extra: tuple[File, ...] = ()
-    prompt: Text = ""
+    prompt: str = ""
     samplers: Any = None
     n_indent: Any = None
     t_max_prompt_ms: Any = None

@@ -9,7 +9,7 @@ from pydantic import Field
 from edgekv.generation.sampler import MAX_BIAS, MAX_REPEAT_LAST
 from edgekv.server.api_errors import ApiError, unsupported
 
-from .body import Body, Text
+from .body import Body
 
 # Samplers and habits that edgekv has not, each with the value that turns it off there.
 TURNED_OFF: dict[str, Any] = {
@@ -40,7 +40,7 @@ class LlamaFields(Body):
     n_predict: Annotated[int, Field(ge=-1)] | None = None
     t_max_predict_ms: float | None = None
     repeat_last_n: Annotated[int, Field(ge=-1, le=MAX_REPEAT_LAST)] | None = None
-    grammar: Text | None = None
+    grammar: str | None = None
     json_schema: dict[str, Any] | None = None
     mirostat: int | None = None
     typical_p: float | None = None

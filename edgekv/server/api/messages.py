@@ -12,9 +12,8 @@ from edgekv.prompt.text import PARAGRAPH
 from edgekv.server.reply_request import ReplyRequest
 from edgekv.server.server_settings import Settings
 
-from .body import Body, Text
-from .counting import token_count
-from .endpoint import Endpoint, Query, Work
+from .body import Body
+from .endpoint import Endpoint, Query, Work, token_count
 from .message_events import MessageEvents, Thoughts, error_body
 from .message_parts import call_of, function_of, in_turn, missing, unreadable
 from .openai_common import GenerationParams, Stop
@@ -29,28 +28,28 @@ class Source(Body):
     """The source of a document."""
 
     type: str
-    data: Text | None = None
+    data: str | None = None
 
 
 class Block(Body):
     """A part of a content."""
 
     type: str
-    text: Text | None = None
+    text: str | None = None
     source: Source | None = None
-    title: Text | None = None
-    id: Text | None = None
-    name: Text | None = None
+    title: str | None = None
+    id: str | None = None
+    name: str | None = None
     input: dict[str, Any] | None = None
-    tool_use_id: Text | None = None
-    content: Text | list[Block] | None = None
+    tool_use_id: str | None = None
+    content: str | list[Block] | None = None
 
 
 class Message(Body):
     """A message of a conversation."""
 
     role: Literal["user", "assistant", "system"]
-    content: Text | list[Block]
+    content: str | list[Block]
 
 
 class Thinking(Body):
@@ -71,8 +70,8 @@ class Tool(Body):
     """A tool that the client runs."""
 
     type: str | None = None
-    name: Text
-    description: Text | None = None
+    name: str
+    description: str | None = None
     input_schema: dict[str, Any] | None = None
 
 
@@ -80,7 +79,7 @@ class Choice(Body):
     """The field `tool_choice`."""
 
     type: Literal["auto", "any", "tool", "none"] = "auto"
-    name: Text | None = None
+    name: str | None = None
     disable_parallel_tool_use: bool = False
 
 
@@ -106,7 +105,7 @@ class Conversation(Body):
     """The part of a body that the model reads."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
-    system: Text | list[Block] | None = None
+    system: str | list[Block] | None = None
     tools: list[Tool] | None = None
     tool_choice: Choice | None = None
 

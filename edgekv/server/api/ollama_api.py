@@ -11,9 +11,9 @@ from edgekv.server.api_errors import ApiError, unsupported
 from edgekv.server.reply_request import ReplyRequest
 from edgekv.server.server_settings import Settings
 
-from .body import Body, Text
+from .body import Body
 from .endpoint import Endpoint
-from .message_parts import call_of, unreadable
+from .message_parts import call_of, missing, unreadable
 from .ollama_lines import CHAT_PING, TEXT_PING, Lines, error_body
 from .openai_common import GenerationParams
 
@@ -50,7 +50,7 @@ class OllamaBody(Body):
 
     model: str | None = None
     stream: bool | None = None
-    format: Text | dict[str, Any] | None = None
+    format: str | dict[str, Any] | None = None
     options: Options | None = None
     keep_alive: float | str | None = None
     think: bool | str | None = None
@@ -91,7 +91,7 @@ class Message(Body):
     """A message of a conversation."""
 
     role: str
-    content: Text | None = None
+    content: str | None = None
     images: list[Any] | None = None
     tool_calls: list[dict[str, Any]] | None = None
 
@@ -112,11 +112,11 @@ class ChatBody(OllamaBody):
 class GenerateBody(OllamaBody):
     """The body of /api/generate. raw: the prompt goes on as it stands, without a chat template"""
 
-    prompt: Text | None = None
-    system: Text | None = None
+    prompt: str | None = None
+    system: str | None = None
     raw: bool | None = None
-    suffix: Text | None = None
-    template: Text | None = None
+    suffix: str | None = None
+    template: str | None = None
     context: list[int] | None = None
     images: list[Any] | None = None
 
@@ -146,7 +146,7 @@ def _message(message: Message, param: str) -> dict[str, Any]:
     if message.role not in ("system", "user", "assistant", "tool"):
         raise unreadable(f"{param}.role", message.role, "messages of 'system', 'user', 'assistant' and 'tool'")
     if message.content is None and not message.tool_calls:
-        raise ApiError(400, "missing_required_parameter", f"{param}.content is missing", param=f"{param}.content")
+        raise missing(f"{param}.content")
     return {"role": message.role, "content": message.content or "", "tool_calls": _calls(message, param)}
 
 

@@ -18,7 +18,7 @@ from edgekv.server.json_stream import DONE, Parts, sse_event
 from edgekv.server.reply_request import Ended, Event, Piece, Reason, ReplyRequest, Usage
 from edgekv.server.server_settings import Settings
 
-from .body import Body, Text
+from .body import Body
 from .llama_fields import LlamaFields, biases
 
 FINISH_REASONS: dict[Reason, str] = {
@@ -31,10 +31,10 @@ FINISH_REASONS: dict[Reason, str] = {
 
 MOST_CHOICES = 128  # replies of one body
 
-Stop = Annotated[Text, Field(min_length=1)]
+Stop = Annotated[str, Field(min_length=1)]
 
 
-FocusPart = Annotated[Text, Field(min_length=1, pattern=r"\S")]
+FocusPart = Annotated[str, Field(min_length=1, pattern=r"\S")]
 
 
 class StreamOptions(Body):
@@ -51,7 +51,7 @@ class EdgekvParams(Body):
     coverage: a stream tells at its end what is kept of the conversation
     """
 
-    focus: bool | Text | Annotated[list[FocusPart], Field(min_length=1, max_length=16)] | None = None
+    focus: bool | str | Annotated[list[FocusPart], Field(min_length=1, max_length=16)] | None = None
     passes: Literal[1] = 1
     coverage: bool = False
     on_overflow: Literal["evict", "error"] = "evict"
@@ -172,12 +172,6 @@ def error_event(error: ApiError) -> Parts:
     return sse_event(error_body(error))
 
 
-def usage_fields(ended: Ended) -> dict[str, Any]:
-    """Return the figures of a reply: OpenAI's object `usage`, llama.cpp's `timings`, and `edgekv`."""
-    usage = ended.usage
-    return {"usage": usage_of(usage), "timings": timings_of(usage), "edgekv": edgekv_of(usage, ended.reason)}
-
-
 def timings_of(usage: Usage) -> dict[str, Any]:
     """Return llama.cpp's object `timings`: tokens read and generated, milliseconds and tokens a second."""
     n_read = usage.prompt_tokens - usage.cached_tokens
@@ -240,7 +234,7 @@ class ChoiceRenderer:
         }
         self._with_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         self._n_choices = body.n_choices
-        self._n_prompts = self._n_choices // (body.n or 1)
+        self._n_each = body.n or 1  # choices of a prompt
         self._choices: list[dict[str, Any]] = []
         self._ended: Ended | None = None  # has the usage of all choices so far
         self.index = 0
@@ -286,14 +280,15 @@ class ChoiceRenderer:
 
     def _next(self, ended: Ended) -> None:
         """Count the figures of a choice, and begin the next one. The prompt of several choices counts once."""
-        usage, counted = ended.usage, self._ended
-        if counted is not None:
-            is_first = self.index % (self._n_choices // self._n_prompts) == 0
-            usage = usage.beside(counted.usage, with_prompt=is_first)
+        usage = ended.usage
+        if self._ended is not None:
+            usage = usage.beside(self._ended.usage, with_prompt=self.index % self._n_each == 0)
         self._ended = replace(ended, usage=usage, coverage=None)
         self.index += 1
         self.begin()
 
     def _figures(self) -> dict[str, Any]:
+        """Return OpenAI's object `usage`, llama.cpp's `timings`, and `edgekv`."""
         assert self._ended is not None
-        return usage_fields(self._ended)
+        usage, reason = self._ended.usage, self._ended.reason
+        return {"usage": usage_of(usage), "timings": timings_of(usage), "edgekv": edgekv_of(usage, reason)}

@@ -16,9 +16,8 @@ from edgekv.server.reply_request import ReplyRequest
 from edgekv.server.server_settings import Settings
 from edgekv.server.spill import LONG_CHARS
 
-from .body import Body, Text
-from .counting import token_count
-from .endpoint import Endpoint, Query, Work
+from .body import Body
+from .endpoint import Endpoint, Query, Work, token_count
 from .message_parts import call_of, function_of, in_turn, missing, text_of_file, unreadable
 from .openai_common import GenerationParams
 from .response_events import ResponseEvents
@@ -55,9 +54,9 @@ class Part(Body):
     """A part of a content."""
 
     type: str
-    text: Text | None = None
-    refusal: Text | None = None
-    file_data: Text | None = None
+    text: str | None = None
+    refusal: str | None = None
+    file_data: str | None = None
 
 
 class Item(Body):
@@ -65,18 +64,18 @@ class Item(Body):
 
     type: str | None = None
     role: Literal["user", "assistant", "system", "developer"] | None = None
-    content: Text | list[Part] | None = None
-    call_id: Text | None = None
-    name: Text | None = None
-    arguments: Text | None = None
-    output: Text | list[Part] | None = None
+    content: str | list[Part] | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: str | list[Part] | None = None
 
 
 class Format(Body):
     """The form of a reply's text."""
 
     type: Literal["text", "json_object", "json_schema"]
-    name: Annotated[Text, Field(max_length=64)] | None = None
+    name: Annotated[str, Field(max_length=64)] | None = None
     schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
 
     def reply_schema(self) -> Mapping[str, Any] | None:
@@ -96,8 +95,8 @@ class Function(Body):
     """A tool."""
 
     type: str
-    name: Text | None = None
-    description: Text | None = None
+    name: str | None = None
+    description: str | None = None
     parameters: dict[str, Any] | None = None
 
 
@@ -107,8 +106,8 @@ Label = Annotated[str, Field(max_length=512)]
 class ResponsesBody(GenerationParams):
     """The body of a request."""
 
-    input: Text | Annotated[list[Item], Field(min_length=1)]
-    instructions: Text | None = None
+    input: str | Annotated[list[Item], Field(min_length=1)]
+    instructions: str | None = None
     max_output_tokens: Annotated[int, Field(ge=-1)] | None = None
     truncation: Literal["auto", "disabled"] | None = None
     text: TextConfig | None = None

@@ -12,8 +12,7 @@ from edgekv.server.reply_request import ReplyRequest
 
 from .body import Body
 from .chat_completions import Message, message_of
-from .counting import token_count
-from .endpoint import Query, Work
+from .endpoint import Query, Work, token_count
 
 COPIES = 3  # copies of a text while it is rendered and sent
 

@@ -9,7 +9,7 @@ from pydantic import AliasChoices, Field
 from edgekv.runtime import Runtime
 from edgekv.server.api_errors import ApiError
 
-from .body import MAX_VALUES, Body, Text
+from .body import MAX_VALUES, Body
 from .endpoint import Query, Work
 
 TOKEN_BYTES = 40  # bytes of a token in a list
@@ -25,7 +25,7 @@ class TextBody(Body):
     The first names are those of llama.cpp's server, the second those of vLLM's, which lm-eval asks for.
     """
 
-    content: Text = Field(validation_alias=AliasChoices("content", "prompt"))
+    content: str = Field(validation_alias=AliasChoices("content", "prompt"))
     add_special: bool = Field(False, validation_alias=AliasChoices("add_special", "add_special_tokens"))
     parse_special: bool = False
     with_pieces: bool = False

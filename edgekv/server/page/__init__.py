@@ -7,7 +7,6 @@ one has it too. It holds no secret, and so it is given to everybody: what it ask
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import PurePath
 
@@ -49,30 +48,19 @@ HEADERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Asset:
-    """A file of the page."""
+def _route(name: str, body: bytes) -> Route:
+    """Return the route of a file, which is sent again only if it changed."""
+    etag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
+    headers, media_type = HEADERS | {"ETag": etag}, TYPES[PurePath(name).suffix]
 
-    body: bytes
-    media_type: str
-    etag: str
-
-    @classmethod
-    def of(cls, name: str, body: bytes) -> Asset:
-        return cls(body, TYPES[PurePath(name).suffix], f'"{hashlib.sha256(body).hexdigest()[:16]}"')
-
-    async def answer(self, request: Request) -> Response:
-        headers = HEADERS | {"ETag": self.etag}
+    async def answer(request: Request) -> Response:
         known = [tag.strip().removeprefix("W/") for tag in request.headers.get("If-None-Match", "").split(",")]
-        if self.etag in known or "*" in known:
+        if etag in known or "*" in known:
             return Response(status_code=304, headers=headers)
-        return Response(self.body, headers=headers, media_type=self.media_type)
+        return Response(body, headers=headers, media_type=media_type)
+
+    return Route("/" if name == "index.html" else f"/page/{name}", answer)
 
 
-def _routes() -> list[Route]:
-    """A route for each file; there is no other name to ask for."""
-    assets = {it.name: Asset.of(it.name, it.read_bytes()) for it in files(__name__).joinpath("assets").iterdir()}
-    return [Route("/" if name == "index.html" else f"/page/{name}", it.answer) for name, it in sorted(assets.items())]
-
-
-routes = _routes()
+# a route for each file; there is no other name to ask for
+routes = [_route(it.name, it.read_bytes()) for it in files(__name__).joinpath("assets").iterdir()]
