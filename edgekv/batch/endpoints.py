@@ -79,7 +79,7 @@ def _read(request: Request) -> tuple[Endpoint[Any], Any, ReplyRequest]:
     endpoint = ENDPOINTS[request.url]
     body = parsed(endpoint.body, json.dumps(request.body).encode())
     reply_request = endpoint.parse(body, SETTINGS)
-    if any(True for _ in endpoint.others(body, reply_request)):
+    if reply_request.n_choices > 1:
         what = "a line of a batch has one reply; write a line for each prompt, and for each of n"
         raise ApiError(400, "unsupported_value", what, param="prompt" if body.n in (None, 1) else "n")
     return endpoint, body, reply_request

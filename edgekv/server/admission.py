@@ -93,13 +93,15 @@ def request_bytes(request: ReplyRequest) -> int:
         request.focus,
         request.user,
     )
-    return sum(map(_bytes_of, held))
+    return sum(map(bytes_of, held))
 
 
-def _bytes_of(value: object) -> int:
+def bytes_of(value: object) -> int:
+    """Return the bytes of a value as JSON has it, or of a body with such values."""
+    value = getattr(value, "__dict__", value)  # the fields of a body
     n_bytes = sys.getsizeof(value)
     if isinstance(value, Mapping):
-        return n_bytes + sum(_bytes_of(key) + _bytes_of(item) for key, item in value.items())
+        return n_bytes + sum(bytes_of(key) + bytes_of(item) for key, item in value.items())
     if isinstance(value, (list, tuple)):
-        return n_bytes + sum(map(_bytes_of, value))
+        return n_bytes + sum(map(bytes_of, value))
     return n_bytes

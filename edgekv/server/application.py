@@ -22,7 +22,7 @@ from edgekv.errors import EdgeKVError
 from edgekv.warmup import register_warmup, reserve
 
 from . import conversations, document_upload, info, ollama_info, page
-from .admission import MemoryBudget
+from .admission import MemoryBudget, bytes_of
 from .api import (
     chat_completions,
     completions,
@@ -167,7 +167,10 @@ class Application:
             if found is not None:
                 return JSONResponse(found)
             reply_request = endpoint.parse(body, settings)
-            running = Series(reply_request, endpoint.others(body, reply_request), state.queue.submit)
+            # a body of one reply is not kept while it waits: the queue has its long texts on the disk
+            several = reply_request.n_choices > 1
+            others = endpoint.others(body, reply_request) if several else ()
+            running = Series(reply_request, others, state.queue.submit, state.memory, bytes_of(body) if several else 0)
             renderer = endpoint.render(body, reply_request, state.model_name)
             return ReplyResponse(
                 running,

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import threading
+import tracemalloc
 from array import array
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from asgi import fetched
 
 from edgekv.generation.logprobs import PACKED_BYTES
 from edgekv.prompt.text import read_text
@@ -72,3 +77,74 @@ def test_only_texts_that_are_read_as_files_lie_in_files(text, lies_on_the_disk):
         assert isinstance(prompt, Path) == lies_on_the_disk
         if lies_on_the_disk:
             assert "".join(read_text(prompt)) == text.removeprefix(MARK)
+
+
+def gap(text):
+    return {"input_prefix": text, "input_suffix": "x"}
+
+
+def said_by_user(text):
+    return {"messages": [{"role": "user", "content": text}], "max_tokens": 1}
+
+
+@pytest.fixture
+def waiting(open_server):
+    """A function that returns the bytes that requests take while they wait: as measured, and as counted."""
+
+    async def taken(application, path, body):
+        go = threading.Event()
+        application.state.queue._answer = lambda request, emit, stop: go.wait()
+        content, memory = json.dumps(body).encode(), application.state.memory
+        tracemalloc.start()
+        asked = [asyncio.create_task(fetched(application, path, content)) for _ in range(N_WAITING)]
+        while application.state.queue.n_waiting < N_WAITING - 1:
+            await asyncio.sleep(0.01)
+        found = tracemalloc.get_traced_memory()[0], memory.held
+        tracemalloc.stop()
+        for request in asked:
+            request.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+        go.set()
+        assert memory.held < 1 << 16
+        return found
+
+    def run(path, body):
+        with open_server() as application:
+            return asyncio.run(taken(application, path, body))
+
+    return run
+
+
+N_WAITING = 4
+TEXT_BYTES = 200_000
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", said_by_user),
+        ("/v1/messages", said_by_user),
+        ("/v1/completions", lambda text: {"prompt": text}),
+        ("/v1/responses", lambda text: {"input": text}),
+        ("/completion", lambda text: {"prompt": text}),
+        ("/infill", gap),
+        ("/api/chat", said_by_user),
+        ("/api/generate", lambda text: {"prompt": text}),
+    ],
+)
+def test_the_text_of_a_request_that_waits_lies_on_the_disk_alone(waiting, path, body):
+    n_bytes, _ = waiting(path, body("word " * (TEXT_BYTES // 5)))
+    assert n_bytes < N_WAITING * TEXT_BYTES / 2
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", lambda text: said_by_user(text) | {"n": 2}),
+        ("/v1/completions", lambda text: {"prompt": [text, "word"]}),
+        ("/completion", lambda text: {"prompt": ["word", text]}),
+    ],
+)
+def test_what_several_replies_are_made_of_counts(waiting, path, body):
+    _, n_counted = waiting(path, body("word " * (TEXT_BYTES // 5)))
+    assert N_WAITING * TEXT_BYTES < n_counted < N_WAITING * (TEXT_BYTES + 10_000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -24,6 +25,9 @@ from .openai_fields import told
 STOP_TYPES = {"stop": "eos", "length": "limit", "loop": "none", "cancelled": "none", "tool_calls": "eos"}
 
 
+FieldPath = Annotated[str, Field(max_length=128)]
+
+
 class LlamaParams(GenerationParams):
     """Fields of both endpoints.
 
@@ -36,7 +40,7 @@ class LlamaParams(GenerationParams):
 
     n_probs: Annotated[int, Field(ge=0, le=20)] = 0
     return_tokens: bool = False
-    response_fields: list[str] | None = None
+    response_fields: Annotated[list[FieldPath], Field(max_length=64)] | None = None
     post_sampling_probs: bool = False
 
     @property
@@ -100,7 +104,15 @@ class LlamaRenderer:
     fail = staticmethod(error_event)
 
     def __init__(self, body: LlamaBody | InfillBody, request: ReplyRequest, model: str) -> None:
-        self._body, self._request, self._model = body, request, model
+        # it waits with the request, whose long texts lie on the disk, so it keeps neither these nor the body
+        self._request = replace(request, prompt=None, suffix=None, files=())
+        self._model = model
+        self._n_choices = body.n_choices
+        self._n_probs = body.n_probs
+        self._returns_tokens = body.return_tokens
+        self._streams = body.streams
+        self._fields = body.response_fields
+        self._not_applied = [name for name in body.not_applied if getattr(body, name)]
         self._whole: list[dict[str, Any]] = []
         self._begin()
 
@@ -128,13 +140,13 @@ class LlamaRenderer:
 
     def whole(self) -> Any:
         """Return the whole reply, after its last event: an object, or for several prompts a list of them."""
-        return self._whole if self._body.n_choices > 1 else self._whole[0]
+        return self._whole if self._n_choices > 1 else self._whole[0]
 
     def _end(self, ended: Ended) -> dict[str, Any]:
         usage, tokens = ended.usage, bytes(self._tokens)
         about = edgekv_of(usage, ended.reason)
-        if names := [name for name in self._body.not_applied if getattr(self._body, name)]:
-            about["not_applied"] = names
+        if self._not_applied:
+            about["not_applied"] = self._not_applied
         found: dict[str, Any] = {
             "index": len(self._whole),
             "content": "".join(self._texts),
@@ -151,17 +163,17 @@ class LlamaRenderer:
             "timings": timings_of(usage),
             "edgekv": about,
         } | self._of_tokens(tokens)
-        if self._body.response_fields:
-            found = {path: value for path in self._body.response_fields for value in _at(found, path)}
+        if self._fields:
+            found = {path: value for path in self._fields for value in _at(found, path)}
         self._whole.append(found)
         self._begin()
         return found
 
     def _of_tokens(self, packed: Packed) -> dict[str, Any]:
         found: dict[str, Any] = {"tokens": []}
-        if self._body.return_tokens:
+        if self._returns_tokens:
             found["tokens"] = LazyList(lambda: (token.id for token in unpacked(packed)))
-        if self._body.n_probs:
+        if self._n_probs:
             found["completion_probabilities"] = LazyList(lambda: map(_told, unpacked(packed)))
         return found
 
@@ -171,8 +183,8 @@ class LlamaRenderer:
         return sampling_of(request.sampling, request.max_tokens) | {
             "stop": list(request.stop),
             "ignore_eos": request.ignore_eos,
-            "n_probs": self._body.n_probs,
-            "stream": self._body.streams,
+            "n_probs": self._n_probs,
+            "stream": self._streams,
         }
 
 
