@@ -135,6 +135,7 @@ class _ClusterWorker:
         self._pool = pool
         self._setup = setup
         self._future: Any = None
+        self._is_cancelled = False
 
     def answer(self, task: Task) -> Outcome:
         """Answer a task. If the process ends, another one answers it."""
@@ -147,6 +148,8 @@ class _ClusterWorker:
             allow_other_workers=address is not None,
             pure=False,
         )
+        if self._is_cancelled:  # before there was a task to give up
+            self.cancel()
         try:
             outcome: Outcome = self._future.result()
         except EdgeKVError:
@@ -159,6 +162,7 @@ class _ClusterWorker:
 
     def cancel(self) -> None:
         """Give up the task. The process ends it when the batch ends."""
+        self._is_cancelled = True
         if self._future is not None:
             with suppress(Exception):  # the cluster may have gone
                 self._future.cancel()
