@@ -166,7 +166,10 @@ class SessionPool:
         self._pooled.remove(pooled)
         pooled.session.close()
         if pooled.path is not None:
-            pooled.path.unlink(missing_ok=True)
+            try:
+                pooled.path.unlink(missing_ok=True)
+            except OSError as error:  # no fault of the request that takes its place
+                log.warning("%s is not removed: %s", pooled.path, error.strerror or error)
 
     def _restart(self) -> None:
         """Open another runtime after the process of this one has died."""

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from asgi import fetched
@@ -167,6 +168,18 @@ def test_sessions_outlive_a_server(open_server, tmp_path, caplog):
         client.application = application
         cached, total, _ = client.say("And then?")
         assert total - cached < 40
+
+
+def test_a_saved_session_that_cannot_be_removed_is_no_matter_of_the_next_request(open_server, tmp_path, monkeypatch):
+    with open_server(sessions=1, sessions_dir=tmp_path, options={"budget": 900}) as application:
+        Client(application).say(f"One begins {words(20)}")
+        monkeypatch.setattr(Path, "unlink", _refused)
+        Client(application).say(f"Another begins {words(20, 'other')}")
+        monkeypatch.undo()
+
+
+def _refused(path, missing_ok=False):
+    raise PermissionError(13, "Permission denied")
 
 
 def test_a_worker_that_dies_is_replaced(open_server, tmp_path):
