@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+import tracemalloc
 
 import pytest
 from asgi import fetched
@@ -55,6 +57,31 @@ def test_what_is_written_is_found_again(ask, folder):
     for _ in range(2):
         assert ask("/conversations/B", method="DELETE").status_code == 200
     assert listed(ask) == [changed]
+
+
+def test_while_it_is_written_a_conversation_takes_the_memory_that_is_counted(server, monkeypatch):
+    go, writing = threading.Event(), []
+
+    def write(path, text):
+        writing.append(path)
+        go.wait()
+
+    async def work():
+        talks = [TALK | {"id": str(i), "messages": [{"a": 1}] * 7000} for i in range(4)]
+        tracemalloc.start()
+        asked = [
+            asyncio.create_task(fetched(server, f"/conversations/{talk['id']}", talk, method="PUT")) for talk in talks
+        ]
+        while len(writing) < len(talks):
+            await asyncio.sleep(0.01)
+        found, counted = tracemalloc.get_traced_memory()[0], server.state.memory.held
+        tracemalloc.stop()
+        go.set()
+        await asyncio.gather(*asked)
+        assert 4 * 56_000 < counted < found < 5 * counted  # the client holds its bodies, too
+
+    monkeypatch.setattr(conversations, "_write", write)
+    asyncio.run(work())
 
 
 @pytest.mark.parametrize("name", ["..", "a.b", "%2e%2e%2fx", "a" * 65, "%C3%A4", "a%00b", "a%0A"])
