@@ -24,10 +24,10 @@ REPLY_TOKENS = 200  # stands for the work of a reply, in tokens that are read
 
 
 class PromptPlan:
-    """The prompts of a file. The plan follows from the whole file, and not from what is answered already.
+    """The prompts of a file. The plan depends on the whole file alone, not on the requests that have results already.
 
     refused: replies to requests that the model need not see, by number
-    n_tokens: tokens of each prompt; 0 = not known
+    n_tokens: tokens of each prompt; 0 = unknown
     n_shared: tokens of the prefix that each prompt shares with others, and that is read once; 0 = none
     """
 

@@ -95,5 +95,5 @@ def with_own_ids(body: dict[str, Any], own: str) -> dict[str, Any]:
 
 
 def is_failure(row: dict[str, Any]) -> bool:
-    """Return True if a result is an error. Raises TypeError and KeyError for what is no result."""
+    """Return True if a result is an error. Raises TypeError and KeyError if the row is no result."""
     return row["error"] is not None or row["response"]["status_code"] != 200

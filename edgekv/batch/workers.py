@@ -129,7 +129,7 @@ class _WorkerPool:
 
 
 class _ClusterWorker:
-    """A worker of a cluster. If its process ends, it goes on with one that is free."""
+    """A worker of a cluster. If its process ends, it goes on with a free one."""
 
     def __init__(self, pool: _WorkerPool, setup: Setup) -> None:
         self._pool = pool

@@ -19,7 +19,7 @@ from .hub_file import HubFile
 PIECE_BYTES = 1 << 20
 
 Progress = Callable[[str, int, int], object]
-"""Told what is done, "downloading" or "checking", the bytes of the file that are done, and all of them."""
+"""Callback with the step, "downloading" or "checking", the bytes that are done, and the bytes of the file."""
 
 
 def _no_progress(what: str, done: int, total: int) -> None:

@@ -1,4 +1,4 @@
-"""Documents for agents over MCP: a text is read once and saved under a name, and questions go to what was kept of it.
+"""Documents for agents over MCP: a text is read once and saved under a name, and questions are answered from its cells.
 
 Needs the extra: pip install 'edgekv[mcp]'. The command is `edgekv mcp` (docs/mcp.md).
 """
@@ -35,7 +35,7 @@ class Documents:
         self._owned = Ownership()
 
     def read(self, path: str, name: str = "", *, again: bool = False, progress: ProgressCallback | None = None) -> str:
-        """Read a file and save what was kept; returns what happened. again: replace what has the name"""
+        """Read a file and save the session; return a report. again: replace the session of that name"""
         file = self._allowed(path)
         name = name or _name_of(file)
         if path_of(name).is_file() and not again:
@@ -51,7 +51,7 @@ class Documents:
             return f"read {file.name} as {name!r}: {session.n_past:,} tokens, of which each head kept {kept:,} at most"
 
     def ask(self, name: str, question: str, *, progress: ProgressCallback | None = None) -> str:
-        """Answer a question about what was read under a name."""
+        """Answer a question about the text that was read under a name."""
         with self._runtime.load_session(existing_path_of(name), log=False) as session:
             greedy = edgekv.Sampling(temperature=0)
             return "".join(session.ask(question, max_tokens=ANSWER_TOKENS, sampling=greedy, progress=progress))
@@ -113,7 +113,7 @@ def mcp_server(documents: Documents) -> MCPServer:
 
 
 def _name_of(file: Path) -> str:
-    """Return the name for what is read of a file."""
+    """Return the default name for the text of a file."""
     return re.sub(r"^[\W_]+|[^\w.-]+", "-", file.stem).strip("-.")[:60] or "document"
 
 

@@ -45,7 +45,7 @@ class LlamaParams(GenerationParams):
 
     @property
     def n_logprobs(self) -> int | None:
-        """The alternatives to each token; None = nothing is told of tokens."""
+        """The number of alternatives to each token; None = the reply says nothing about its tokens."""
         return self.n_probs if self.n_probs or self.return_tokens else None
 
     def check(self) -> None:

@@ -199,7 +199,7 @@ def usage_of(usage: Usage) -> dict[str, Any]:
 
 
 def edgekv_of(usage: Usage, reason: Reason) -> dict[str, Any]:
-    """Return the object `edgekv`: tokens seen and kept, memory, and what was not held of the tools' schemas."""
+    """Return the object `edgekv`: tokens seen and kept, memory, and the parts of tools' schemas that were relaxed."""
     names = ("seen", "kept", "evicted", "evictions", "peak_bytes", "ceiling_bytes", "budget")
     return {name: getattr(usage, name) for name in names} | {"finish_reason": reason} | relaxed_of(usage)
 

@@ -122,7 +122,7 @@ class _Text:
         self._tokens = bytearray()
 
     def add(self, piece: Piece) -> dict[str, Any]:
-        """Take the next piece; return the fields that are told with it."""
+        """Take the next piece; return the further fields of its event."""
         self._pieces.append(piece.text)
         if self.is_thought:
             return {}
