@@ -12,6 +12,7 @@ from .json_stream import PART_BYTES
 
 HEAD_S = 10.0  # seconds for the head of a request to come
 STALLED_S = 30.0  # seconds for a client to read what was sent, or to end a body that was refused
+READ_BYTES = 8 << 10  # bytes that are read at once, and held if they follow a request that is not answered yet
 BUFFER_BYTES = 16 << 10  # bytes of a reply that a slow client has not read yet
 
 _SAYS = b"too many connections are open\r\n"
@@ -30,6 +31,7 @@ class Connection(H11Protocol):
         """Accept the connection, unless too many are open."""
         self._timer: asyncio.TimerHandle | None = None
         super().connection_made(transport)
+        transport.max_size = READ_BYTES  # asyncio reads 256 KiB by default; Windows' transport has a limit of its own
         transport.set_write_buffer_limits(high=BUFFER_BYTES - PART_BYTES)
         if len(self.connections) > self.limit:
             transport.write(FULL)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 
 import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
 from edgekv.server import connection
-from edgekv.server.connection import BUFFER_BYTES, Connection
+from edgekv.server.connection import BUFFER_BYTES, READ_BYTES, Connection
 from edgekv.server.json_stream import PART_BYTES
 from edgekv.server.streaming import ChunkedBodies
 
@@ -169,6 +170,31 @@ def test_a_long_answer_waits_outside_of_the_buffer(monkeypatch):
     monkeypatch.setattr(Connection, "pause_writing", noted)
     asyncio.run(work())
     assert max(waiting) <= BUFFER_BYTES + 64  # what stands around a part of unknown length
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the transport reads 64 KiB there")
+def test_what_follows_a_request_waits_outside(monkeypatch):
+    """A connection holds little, however much its client sends at once: plans count a few KiB for each."""
+    held = []
+
+    async def late(scope, receive, send):
+        await asyncio.sleep(IMPATIENT_S)
+        await hello(scope, receive, send)
+
+    def noted(self, data):
+        receive(self, data)
+        held.append(len(self.conn.trailing_data[0]))
+
+    async def work():
+        async with listening(late) as connect:
+            reader, writer = await connect()
+            writer.write(GET * 10_000)
+            await reader.readuntil(b"hi")
+
+    receive = Connection.data_received
+    monkeypatch.setattr(Connection, "data_received", noted)
+    asyncio.run(work())
+    assert 0 < max(held) <= READ_BYTES
 
 
 @pytest.mark.parametrize("n", [0, 1, PART_BYTES, PART_BYTES + 1, 3 * PART_BYTES - 1])
