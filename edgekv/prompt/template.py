@@ -11,7 +11,7 @@ import functools
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,11 +20,14 @@ from typing import Any
 import jinja2
 import jinja2.sandbox
 from jinja2.ext import Extension
+from jinja2.filters import FILTERS
 
 from edgekv.binding.model import Model
 from edgekv.errors import ConfigError, InputError, UnsupportedModelError
 
 _MAX_NUMBER = 1 << 20  # the most repetitions or padding that a template may ask for
+_WIDTH = re.compile(r"\d{7}")  # a width in a format that is, or may be, above _MAX_NUMBER
+_WIDENING = ("batch", "center", "format", "indent")  # filters that repeat or pad as often as they are told
 _LONGEST_DATE = 100  # characters of a date's format
 _DATE = re.compile(r"(?:[^%]|%[-_0^#]?[A-Za-z%])*")  # no widths, which could be of gigabytes
 
@@ -145,7 +148,7 @@ def opens_with(template: str) -> str:
 
 
 class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    """Sandbox that also refuses single steps that would take gigabytes. Loops of many small steps are not bounded."""
+    """Sandbox that also refuses numbers that make one step take gigabytes. Loops of small steps are not bounded."""
 
     intercepted_binops = frozenset({"*", "**", "%"})
 
@@ -158,9 +161,37 @@ class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def call(self, context: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
-        if any(isinstance(value, int) and value > _MAX_NUMBER for value in (*args, *kwargs.values())):
-            raise jinja2.exceptions.SecurityError(f"it calls a function with a number beyond {_MAX_NUMBER}")
+        _check_numbers((*args, *kwargs.values()))
+        if getattr(function, "__name__", "") in ("format", "format_map"):
+            method = getattr(function, "__wrapped__", function)
+            _check_widths((getattr(method, "__self__", ""), *args, *kwargs.values()))
         return super().call(context, function, *args, **kwargs)
+
+
+def _check_numbers(values: Iterable[Any]) -> None:
+    """Raise SecurityError for a number above _MAX_NUMBER."""
+    if any(isinstance(value, int) and value > _MAX_NUMBER for value in values):
+        raise jinja2.exceptions.SecurityError(f"it calls a function with a number beyond {_MAX_NUMBER}")
+
+
+def _check_widths(values: Iterable[Any]) -> None:
+    """Raise SecurityError for texts that may make a format wider than _MAX_NUMBER."""
+    if any(_WIDTH.search(str(value)) for value in values):
+        raise jinja2.exceptions.SecurityError(f"it formats with a number beyond {_MAX_NUMBER}")
+
+
+def _bounded(name: str) -> Callable[..., Any]:
+    """Return a filter of jinja that refuses what would take gigabytes."""
+    plain = FILTERS[name]
+
+    def bounded(value: Any, *args: Any, **kwargs: Any) -> Any:
+        if name == "format":
+            _check_widths((value,))
+        if name != "format" or "*" in value:  # a star takes a width from the arguments
+            _check_numbers((*args, *kwargs.values()))
+        return plain(value, *args, **kwargs)
+
+    return bounded
 
 
 class _Generation(Extension):
@@ -197,7 +228,7 @@ def _compile(template: str) -> jinja2.Template:
     extensions: list[str | type[Extension]] = ["jinja2.ext.loopcontrols", _Generation]
     environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
     environment.globals |= {"raise_exception": _raise, "strftime_now": _today}
-    environment.filters["tojson"] = _as_json
+    environment.filters |= {"tojson": _as_json} | {name: _bounded(name) for name in _WIDENING}
     return environment.from_string(template)
 
 

@@ -35,12 +35,20 @@ def test_a_template_is_cut_up():
         *("", "{{", "{{ 1 / 0 }}", "{{ none.x.y }}", "{{ raise_exception('no') }}", "{% include 'x' %}"),
         *("{{ [1] | sum(start='x') }}", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "{{ range(10 ** 9) }}"),
         *("{{ 2 ** 99999999 }}", "{{ 'x' * 2000000000 }}", "{{ 2000000000 * [1] }}", "{{ '%2000000000d' % 1 }}"),
-        *("{{ 'x'.center(2000000000) }}", "{{ 'x'.ljust(width=2000000000) }}"),
+        *("{{ 'x'.center(2000000000) }}", "{{ 'x'.ljust(width=2000000000) }}", "{{ 'x' | center(2000000000) }}"),
+        *("{{ 'x\ny' | indent(width=2000000000) }}", "{{ [1] | batch(2000000000, 1) | list }}"),
+        *("{{ '%2000000000d' | format(1) }}", "{{ '%*d' | format(2000000000, 1) }}"),
+        *("{{ '{:2000000000}'.format(1) }}", "{{ '{:{}}'.format(1, '2000000000') }}"),
     ],
 )
 def test_any_failure_is_ours(template):
     with pytest.raises(UnsupportedModelError, match=r"the chat template of model\.gguf cannot be used"):
         chat_format(model(template + TURNS if template else ""), with_system=False)
+
+
+def test_templates_may_pad_and_format():
+    padded = "{{ 'x' | center(3) }}{{ 'a\nb' | indent }}{{ '%02d' | format(1234567) }}{{ '{:>3}'.format('y') }}"
+    assert chat_format(model(padded + TURNS), with_system=False).before_first == " x a\n    b1234567  y<user>"
 
 
 def test_templates_may_ask_for_the_date_and_mark_replies():
