@@ -24,6 +24,7 @@ REPOSITION = ("auto", "always", "never")
 UBATCH = 128  # tokens; larger ones read no faster, and their activations take memory
 PROMPT_LOOKUP = ("auto", "on", "off")
 SWAP_FULL = ("refuse", "evict")
+MOST_THREADS = 512  # GGML_MAX_N_THREADS
 MOST_PARALLEL = 64  # EDGEKV_MOST_SLOTS
 MOST_DEVICES = 16  # devices to divide layers over: llama_max_devices()
 RPC_TIMEOUT_S, MOST_TIMEOUT_S = 600.0, 7 * 24 * 3600.0
@@ -34,8 +35,9 @@ KV_TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}  # enum ggml_type
 
 
 def default_threads() -> int:
-    """Return one thread for every processor that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return one thread for every processor that this process may use, but at most MOST_THREADS."""
+    n_processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(n_processors, MOST_THREADS)
 
 
 DEFAULT_POLICY = "keydiff"  # models that have a name, and those whose keys cannot be turned back
@@ -181,23 +183,19 @@ class Options:
                 object.__setattr__(self, name, os.path.abspath(getattr(self, name)))
         _in_range("block", self.block, 1, 4096)
         _in_range("ubatch", self.n_ubatch, 1, self.block)
-        _in_range("threads", self.n_threads, 1, 512)
+        _in_range("threads", self.n_threads, 1, MOST_THREADS)
         _in_range("parallel", self.parallel, 1, min(MOST_PARALLEL, self.n_ubatch))
         _in_range("n_sink", self.n_sink, 0, 1 << 20)
         _in_range("recent", 0 if self.recent is None else self.recent, 0, 1 << 20)
         _in_range("evict_every", self.spare_cells, 1, self.block)
         _in_range("probe_tokens", self.probe_tokens, 1, 1024)
         _in_range("gpu_layers", self.gpu_layers, 0, 1 << 20)
-        if not isinstance(self.kv_type, str) or self.kv_type not in KV_TYPES:
-            raise ConfigError(f"kv_type={self.kv_type!r} is unknown; possible: {', '.join(KV_TYPES)}")
-        if self.reposition not in REPOSITION:
-            raise ConfigError(f"reposition={self.reposition!r} is unknown; possible: {', '.join(REPOSITION)}")
-        if self.prompt_lookup not in PROMPT_LOOKUP:
-            raise ConfigError(f"prompt_lookup={self.prompt_lookup!r} is unknown; possible: {', '.join(PROMPT_LOOKUP)}")
+        _one_of("kv_type", self.kv_type, tuple(KV_TYPES))
+        _one_of("reposition", self.reposition, REPOSITION)
+        _one_of("prompt_lookup", self.prompt_lookup, PROMPT_LOOKUP)
+        _one_of("swap_full", self.swap_full, SWAP_FULL)
         if self.thinking is not None and not isinstance(self.thinking, bool):
             raise ConfigError(f"thinking={self.thinking!r} is not possible; give True, False or None")
-        if self.swap_full not in SWAP_FULL:
-            raise ConfigError(f"swap_full={self.swap_full!r} is unknown; possible: {', '.join(SWAP_FULL)}")
         if self.rpc and not self.isolated:
             raise ConfigError(
                 f"rpc={self.rpc} needs isolated=True, a model in a worker process: ggml's client of RPC ends its "
@@ -205,7 +203,7 @@ class Options:
             )
         if self.rpc and self.mmap:
             raise ConfigError("mmap=True with rpc would hold what is sent to servers as well; leave mmap out")
-        if not 0 < self.rpc_timeout <= MOST_TIMEOUT_S:
+        if not isinstance(self.rpc_timeout, (int, float)) or not 0 < self.rpc_timeout <= MOST_TIMEOUT_S:
             raise ConfigError(
                 f"rpc_timeout={self.rpc_timeout!r} is not possible; give seconds, more than 0 and at most "
                 f"{MOST_TIMEOUT_S:g}"
@@ -414,6 +412,11 @@ def _size_or_none(size: int | str | None) -> int | None:
     if size is None:
         return None
     return 0 if size in (0, "0") else parse_size(size)
+
+
+def _one_of(name: str, value: object, possible: tuple[str, ...]) -> None:
+    if value not in possible:
+        raise ConfigError(f"{name}={value!r} is unknown; possible: {', '.join(possible)}")
 
 
 def _in_range(name: str, value: int, low: int, high: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -89,6 +90,11 @@ def reply_fields(options: GenerationOptions) -> dict[str, Any]:
     }
 
 
+def _is_count(value: object) -> bool:
+    """Return True for a whole number of at least 0."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
     """A prompt to read, and a reply to generate; no reply if `kind` is a beginning.
@@ -142,15 +148,17 @@ class GenerationRequest:
         for part in (*self.content, *question, *self.stop):
             if isinstance(part, str):
                 check_text(part)
-        if self.max_tokens is not None and (isinstance(self.max_tokens, bool) or self.max_tokens < 0):
-            raise ConfigError(f"max_tokens={self.max_tokens} is not possible; give at least 0, or None for any number")
+        if self.max_tokens is not None and not _is_count(self.max_tokens):
+            raise ConfigError(
+                f"max_tokens={self.max_tokens!r} is not possible; give a whole number of at least 0, or None for any"
+            )
         if self.ignore_eos and self.max_tokens is None:
             raise ConfigError("ignore_eos=True needs max_tokens, since nothing else ends the reply; give a number")
         for text in self.stop:
             if not isinstance(text, str) or not text:
                 raise ConfigError(f"stop={text!r} is not possible; give a text that is not empty")
         n_top = 0 if self.logprobs is None else self.logprobs
-        if isinstance(n_top, bool) or not isinstance(n_top, int) or not 0 <= n_top <= MOST_ALTERNATIVES:
+        if not _is_count(n_top) or n_top > MOST_ALTERNATIVES:
             raise ConfigError(
                 f"logprobs={n_top!r} is not possible; give a number of alternatives in [0, {MOST_ALTERNATIVES}]"
             )
@@ -160,9 +168,7 @@ class GenerationRequest:
             )
         if self.passes not in (1, 2) or isinstance(self.passes, bool):
             raise ConfigError(f"passes={self.passes!r} is not possible; give 1 or 2")
-        if self.shared is not None and (
-            isinstance(self.shared, bool) or not isinstance(self.shared, int) or self.shared < 0
-        ):
+        if self.shared is not None and not _is_count(self.shared):
             raise ConfigError(f"shared={self.shared!r} is not possible; give a number of tokens, at least 0, or None")
         if self.on_overflow not in ON_OVERFLOW:
             raise ConfigError(f"on_overflow={self.on_overflow!r} is unknown; possible: {', '.join(ON_OVERFLOW)}")
@@ -186,7 +192,7 @@ class RewindRequest:
     other_draws: bool = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.n_tokens, bool) or not isinstance(self.n_tokens, int) or self.n_tokens < 0:
+        if not _is_count(self.n_tokens):
             raise ConfigError(f"n_tokens={self.n_tokens!r} is not possible; give a number of tokens, at least 0")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from edgekv.errors import ConfigError
@@ -23,9 +24,10 @@ def parse_size(size: int | str) -> int:
     if isinstance(size, str):
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", size.lower())
         factor = _FOLDED.get(match[2]) if match else None
-        if match is None or factor is None:
+        n_bytes = float(match[1]) * factor if match and factor else math.inf
+        if match is None or n_bytes == math.inf:
             raise ConfigError(f"size {size!r} is not understood; write bytes, or a number with MiB, GiB, MB or GB")
-        size = int(float(match[1]) * factor)
+        size = int(n_bytes)
         if not match[2] and 0 < size < MIB:
             unit = "MiB" if size < 1 << 16 else "KiB"
             raise ConfigError(f"size {match[1]} means bytes, which is too little; write {match[1]}{unit}")

@@ -174,7 +174,12 @@ def test_the_model_cannot_end_a_reply_that_ignores_its_end(runtime, local_runtim
 def test_what_ends_a_reply_is_checked(runtime):
     with runtime.session() as session:
         for say in (session.chat, session.ask, session.generate):
-            for options in ({"stop": ""}, {"stop": ["a", ""]}, {"stop": [1]}, {"max_tokens": -1}, {"max_tokens": True}):
+            for options in (
+                {"stop": ""},
+                {"stop": ["a", ""]},
+                {"stop": [1]},
+                *({"max_tokens": n} for n in (-1, True, 2.5, "5")),
+            ):
                 name, _ = next(iter(options.items()))
                 with pytest.raises(edgekv.ConfigError, match=f"{name}=.* is not possible; give"):
                     say("Hello", **options)

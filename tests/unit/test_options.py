@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
 import pytest
 
@@ -48,9 +49,11 @@ def test_options_are_frozen_keyword_only_and_known():
         ({"budget": 512.0}, "budget=512.0 is not possible; give a whole number"),
         ({"kv_type": "f32"}, "kv_type='f32' is unknown; possible: f16, q8_0, q4_0"),
         ({"kv_type": "Q8_0"}, "kv_type='Q8_0' is unknown; possible: f16, q8_0, q4_0"),
+        ({"kv_type": ["f16"]}, "kv_type=['f16'] is unknown; possible: f16, q8_0, q4_0"),
         ({"thinking": "no"}, "thinking='no' is not possible; give True, False or None"),
         ({"tensor_split": "1,x"}, "tensor_split='1,x' is not possible; give up to 16 numbers from 0 on"),
         ({"rpc_timeout": 0}, "rpc_timeout=0 is not possible; give seconds, more than 0"),
+        ({"rpc_timeout": "5"}, "rpc_timeout='5' is not possible; give seconds, more than 0"),
         ({"tensor_split": []}, "tensor_split=[] is not possible"),
         ({"tensor_split": "0,0"}, "tensor_split='0,0' is not possible"),
         ({"tensor_split": "1,-1"}, "tensor_split='1,-1' is not possible"),
@@ -91,6 +94,11 @@ def test_values_that_cannot_work(given, message):
 def test_values_at_the_limits(given):
     options = Options(**given)
     assert all(getattr(options, name) == value for name, value in given.items())
+
+
+def test_a_machine_of_many_processors_gets_the_most_threads(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: range(768), raising=False)
+    assert Options().n_threads == 512
 
 
 def test_a_policy_is_a_spec_or_an_object():
