@@ -147,6 +147,8 @@ class Runtime:
             with self._engine.turn_queue.ticket(object()) as ticket:
                 ticket.enter()
                 return self._opened(self._engine.load_conversation(path, keeps_log=log))
+        if not instead_of.is_of(self._engine):
+            raise SessionError("the session in instead_of is of another runtime; load the file in that one")
         with instead_of.alone() as conversation, self._engine.turn_queue.ticket(conversation) as ticket:
             ticket.enter()
             n_past = conversation.n_past
@@ -164,8 +166,11 @@ class Runtime:
 
         begin: with the tokens that the model expects before a text
         special: read the names of control tokens as these tokens
+
+        Raises InputError for a text that UTF-8 cannot hold.
         """
         self._check_open()
+        check_text(text)
         return self._engine.tokenize(text, begin, special)
 
     def text_of(self, tokens: Sequence[int]) -> str:
@@ -213,14 +218,13 @@ class Runtime:
         """
         self._check_open()
         request = replace(request_of(history), tools=tool_use_of(tools, tool_choice, parallel_tool_calls))
-        question = question_of(request)
         with ExitStack() as copies:
             content = tuple(
                 copies.enter_context(rereadable(part)) if isinstance(part, Path) else part for part in request.content
             )
-            number, n_opening = self._engine.store_history(
-                replace(request, content=content), None if folder is None else os.path.abspath(folder)
-            )
+            request = replace(request, content=content)
+            question = question_of(request)
+            number, n_opening = self._engine.store_history(request, None if folder is None else os.path.abspath(folder))
         try:
             yield StoredHistory(
                 replace(request, stored=number, question=question, content=(), roles=(), calls=(), tokens=()), n_opening

@@ -492,6 +492,10 @@ class Session:
             if self._ended:
                 self._reap()
 
+    def is_of(self, engine: Engine) -> bool:
+        """Return True if the session has its cells in this engine."""
+        return self._engine is engine
+
     @property
     def closed(self) -> bool:
         """True if the session or its runtime was closed."""

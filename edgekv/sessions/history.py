@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from edgekv.errors import InputError, SessionError
+from edgekv.errors import EdgeKVError, InputError, SessionError
 from edgekv.generation.request import GenerationRequest
 from edgekv.prompt.infill import Infill, infill_prompt
+from edgekv.prompt.spool import rereadable
+from edgekv.prompt.text import read_text
 from edgekv.prompt.turns import Turns
 from edgekv.store.log import OPENING
 from edgekv.store.temp_array import TempArray
@@ -52,6 +54,8 @@ def request_of(history: History) -> GenerationRequest:
         if history == "":
             raise InputError("the history is empty; give a text, token ids or messages to go on from")
         return GenerationRequest(kind="whole", content=(_absolute(history),))
+    if isinstance(history, Mapping) or not hasattr(history, "__getitem__"):
+        raise InputError(f"the history is {history!r}; give a list of messages, token ids, a text or the Path of one")
     if len(history) and isinstance(history[0], Mapping):
         return messages_of(history)
     return GenerationRequest(kind="tokens", tokens=token_ids(history))
@@ -63,7 +67,7 @@ def token_ids(tokens: Sequence[Any]) -> array[int]:
         raise InputError("the history is empty; give token ids or messages to go on from")
     for token in tokens:
         if isinstance(token, bool) or not hasattr(token, "__index__") or not 0 <= token < 1 << 31:
-            raise InputError(f"the history holds {token!r}, which is no token id; give ids of the model's vocabulary")
+            raise InputError(f"tokens holds {token!r}, which is no token id; give ids of the model's vocabulary")
     return array("i", tokens)
 
 
@@ -129,13 +133,15 @@ def question_of(request: GenerationRequest) -> str | None:
 
 
 def _end_of(content: str | Path) -> str:
+    """Return the end of a content; "" if it is a pipe, whose text is there only once."""
     if isinstance(content, str):
         return content[-QUESTION_CHARS:]
-    with suppress(OSError), content.open("rb") as file:  # reading the whole file raises the error
-        file.seek(0, 2)
-        file.seek(max(0, file.tell() - QUESTION_CHARS))
-        return file.read().decode("utf-8", "ignore")
-    return ""
+    end = ""
+    if content.is_file():
+        with suppress(EdgeKVError), rereadable(content) as text:  # the reader raises the error
+            for piece in read_text(text):
+                end = (end + piece)[-QUESTION_CHARS:]
+    return end
 
 
 class Contents:

@@ -382,6 +382,9 @@ def test_what_a_history_refuses(logged):
         ([1, -2], edgekv.InputError, "holds -2, which is no token id"),
         ([1, 2.5], edgekv.InputError, "holds 2.5, which is no token id"),
         ([1, 1 << 20], edgekv.InputError, "the vocabulary has no token 1048576; give ids in"),
+        (user, edgekv.InputError, "give a list of messages, token ids, a text or the Path of one"),
+        (None, edgekv.InputError, "the history is None; give a list"),
+        (5, edgekv.InputError, "the history is 5; give a list"),
         ([user, {"role": "user"}], edgekv.InputError, "give each as"),
         ([{"role": "judge", "content": "x"}], edgekv.InputError, "let one of system, user, assistant, tool write it"),
         ([{"role": "user", "content": " "}], edgekv.InputError, "is empty"),
@@ -390,6 +393,14 @@ def test_what_a_history_refuses(logged):
             list(logged.continue_from(history))
         assert state(logged) == before
     assert say(logged, n=3) or logged.stats.finish_reason == "end"
+
+
+def test_texts_and_ids_that_no_tokenizer_takes(runtime):
+    with pytest.raises(edgekv.InputError, match="is not UTF-8 text"):
+        runtime.tokenize("a\ud800")
+    for read in (runtime.text_of, runtime.pieces_of):
+        with pytest.raises(edgekv.InputError, match="tokens holds -1, which is no token id"):
+            read([-1])
 
 
 def test_a_history_has_roles_in_any_order_that_the_template_takes(runtime):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from contextlib import suppress
 
 import numpy as np
@@ -15,6 +16,7 @@ from command import words
 import edgekv
 from edgekv.generation.sampler import GREEDY
 from edgekv.session import GENERAL_QUESTION
+from edgekv.sessions.history import question_of, request_of
 
 BUDGET, BLOCK = 64, 32
 
@@ -459,6 +461,22 @@ def test_pipes_are_read_as_files_are(runtime, pipe, tmp_path):
         assert said(file, how) == said(pipe(text), how)
     with pytest.raises(edgekv.InputError, match=r"pipe-\d holds nothing"):
         said(pipe(), "ask")
+
+
+def test_a_pipe_may_be_what_a_history_asks(runtime, pipe):
+    with runtime.session(log=True) as session:
+        pieces = session.continue_from([{"role": "user", "content": pipe(words(300))}], focus=True, max_tokens=3)
+        time.sleep(0.1)  # whoever looked into the pipe before would have ended its writer
+        list(pieces)
+        assert session.stats.prompt_tokens > 300
+
+
+def test_the_question_of_a_history_is_text_in_any_encoding(tmp_path):
+    file, page = tmp_path / "question.txt", tmp_path / "question.html"
+    file.write_text("Where is it?", encoding="utf-16")
+    page.write_text("<p>Where is <b>it</b>?</p>")
+    for path in (file, page):
+        assert question_of(request_of([{"role": "user", "content": path}])).strip() == "Where is it?"
 
 
 def test_cancel_while_a_pipe_is_copied(session, pipe):

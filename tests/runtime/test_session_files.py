@@ -281,7 +281,7 @@ def test_no_room_to_evict(open_runtime, tmp_path, monkeypatch):
             rt.load_session(tmp_path / "a")
 
 
-def test_the_running_session_is_untouched_by_what_is_refused(runtime, saved, tmp_path):
+def test_the_running_session_is_untouched_by_what_is_refused(runtime, open_runtime, saved, tmp_path):
     damaged = tmp_path / "damaged"
     raw = bytearray(saved.read_bytes())
     raw[len(raw) // 2] ^= 1
@@ -302,6 +302,11 @@ def test_the_running_session_is_untouched_by_what_is_refused(runtime, saved, tmp
                 use()
         pieces.close()
         assert not (tmp_path / "b").exists()
+        with open_runtime() as elsewhere, elsewhere.session() as foreign:
+            foreign.read("a b c")
+            with pytest.raises(edgekv.SessionError, match="the session in instead_of is of another runtime"):
+                runtime.load_session(saved, instead_of=foreign)
+            assert (foreign.closed, foreign.n_past) == (False, n_past)
         other = runtime.load_session(saved, instead_of=session)
         assert session.closed
         assert other.n_past > n_past
