@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from edgekv.errors import CeilingExceededError
+from edgekv.errors import EdgeKVError
 
 from .stats import Stats
 
@@ -45,7 +45,7 @@ def until_stop(pieces: Iterable[str], stops: Sequence[str], stats: Stats) -> Ite
             if text.found:
                 stats.finish_reason, stats.stop_text = "stop", text.found
                 return
-    except CeilingExceededError:
+    except EdgeKVError:  # the session holds this text
         yield text.rest()
         raise
     yield text.rest()

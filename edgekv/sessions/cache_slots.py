@@ -33,7 +33,7 @@ class CacheSlots:
         self.swap = swap
         self._block_loops = tuple(block_loops)
         self._numbers = itertools.count()
-        self._used = dict.fromkeys(block_loops, -1)  # the number of the last loading
+        self._used = dict.fromkeys(block_loops, -1)  # the number of the last use
         self._at_turn = at_turn
         self._released: deque[SequenceState] = deque()  # sequences that will not come back
 
@@ -48,6 +48,7 @@ class CacheSlots:
         Raises SwapError if there is no room for that, and SessionEvictedError if the state of the sequence is gone.
         """
         if sequence.is_loaded:  # a sequence that is closed just now, too: its reply ends by itself
+            self._note_use(sequence.block_loop)
             return
         self.reap()
         started = time.perf_counter()
@@ -181,6 +182,9 @@ class CacheSlots:
         block_loop.work = sequence.work
         sequence.block_loop = block_loop
         block_loop.owner = sequence
+        self._note_use(block_loop)
+
+    def _note_use(self, block_loop: BlockLoop) -> None:
         self._used[block_loop] = next(self._numbers)
 
     def _load(self, sequence: SequenceState, snapshot: StoredSnapshot, block_loop: BlockLoop) -> None:

@@ -336,6 +336,13 @@ def test_the_only_session_at_work_drafts(open_parallel, foreseen):
         assert session.stats.accepted_tokens == session.stats.drafted_tokens > 30
 
 
+def test_the_session_that_was_used_least_recently_gives_up_its_cells(open_parallel):
+    with open_parallel(parallel=2) as rt, rt.session() as first, rt.session() as second, rt.session() as third:
+        for session in (first, second, first, third):  # two have cells, whoever comes next takes those of one
+            session.read("a b c")
+        assert [session._conversation.state.is_loaded for session in (first, second, third)] == [True, False, True]
+
+
 @pytest.mark.parametrize(
     ("further", "named"),
     [

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from edgekv.errors import CeilingExceededError
+from edgekv.errors import CeilingExceededError, GrammarError
 from edgekv.generation.stats import Stats
 from edgekv.generation.stopping import StopTexts, until_stop
 
@@ -58,12 +58,20 @@ def test_nothing_is_held_back_without_stop_texts():
     assert shown(["a", "", "b"], ()) == (["a", "", "b", ""], None)
 
 
-def test_what_is_held_back_is_shown_before_an_error():
+@pytest.mark.parametrize(
+    "error",
+    [
+        CeilingExceededError("too much", planned_bytes=1, measured_bytes=3, ceiling_bytes=2),
+        GrammarError("grammar became too complex"),
+    ],
+    ids=["ceiling", "grammar"],
+)
+def test_what_is_held_back_is_shown_before_an_error(error):
     def pieces():
         yield "one S"
-        raise CeilingExceededError("too much", planned_bytes=1, measured_bytes=3, ceiling_bytes=2)
+        raise error
 
     shown = until_stop(pieces(), ("STOP",), Stats())
     assert (next(shown), next(shown)) == ("one ", "S")
-    with pytest.raises(CeilingExceededError):
+    with pytest.raises(type(error)):
         next(shown)
