@@ -39,10 +39,8 @@ class Prefill:
 
     def read(
         self, tokens: Iterable[int], probe: Probe, *, want_logits: bool, observe: Callable[[int], None] | None = None
-    ) -> bool:
-        """Read block by block; returns True if all tokens were read. Tokens that were read stay in the cells.
-
-        A prompt may be read in several parts.
+    ) -> None:
+        """Read block by block, a whole prompt or its next part. Tokens that were read stay in the cells.
 
         observe: called with each token before it is fed (`BlockLoop.read`)
         """
@@ -50,7 +48,7 @@ class Prefill:
         block_loop.repositioning.expect(self._stats.prompt_tokens - self._n_read)
         started = time.perf_counter()
         try:
-            return block_loop.read(
+            block_loop.read(
                 tokens,
                 self._after_ubatch,
                 probe.tokens,

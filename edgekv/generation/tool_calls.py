@@ -1,19 +1,24 @@
-"""Takes tool calls out of a reply that comes in pieces."""
+"""Replies that may call tools: their grammar, and the calls, which are taken out of pieces."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 from edgekv.engine.loaded_model import LoadedModel
+from edgekv.errors import GrammarError
 from edgekv.grammar.masks import Matcher
+from edgekv.grammar.source import Grammar
+from edgekv.grammar.tool_schemas import FittedSchema, any_object, fitted, plain
 from edgekv.prompt.tool_form import tool_form
 from edgekv.prompt.tools import CallFormat, ToolUse
 
 from .request import GenerationRequest
 from .stats import Stats
 from .stopping import overlap
-from .tool_grammar import tool_matcher
+
+Dropped = tuple[tuple[str, tuple[str, ...]], ...]  # names of tools, and the words of their schemas that are not held
 
 
 def with_tool_calls(
@@ -24,8 +29,42 @@ def with_tool_calls(
     stats: takes note of what the grammar does not hold of the tools' schemas
     """
     form = tool_form(loaded.model).calls
-    grammar, matcher, stats.relaxed_tools = tool_matcher(form, use, loaded.matcher, loaded.judge)
+    grammar, matcher, stats.relaxed_tools = _tool_matcher(form, use, loaded)
     return replace(request, grammar=grammar), matcher, ToolCallReader(form)
+
+
+def _tool_matcher(form: CallFormat, use: ToolUse, loaded: LoadedModel) -> tuple[Grammar, Matcher, Dropped]:
+    """Return the grammar of calls and its matcher, and what was relaxed for them.
+
+    A schema that compiles is held as it is. Of another one the words that do not compile are left out. If all tools
+    together are too much for one grammar, the largest schemas stand for any object.
+
+    Raises what `LoadedModel.matcher` raises, but GrammarError only if the names of the tools alone are too much.
+    """
+    schemas = [plain(tool.parameters) for tool in use.callable]
+    grammar = form.grammar(use, schemas)
+    with suppress(GrammarError):
+        matcher = loaded.matcher(grammar)
+        if not matcher.notes:
+            return grammar, matcher, _dropped(use, schemas)
+    schemas = [fitted(tool.parameters, loaded.judge) for tool in use.callable]
+    grammar = form.grammar(use, schemas)
+    largest = sorted(range(len(schemas)), key=lambda i: -len(use.callable[i].parameters))
+    while True:
+        try:
+            return grammar, loaded.matcher(grammar), _dropped(use, schemas)
+        except GrammarError:
+            if not largest:
+                raise
+        n_half = -(-len(largest) // 2)
+        for i in largest[:n_half]:
+            schemas[i] = any_object()
+        del largest[:n_half]
+        grammar = form.grammar(use, schemas)
+
+
+def _dropped(use: ToolUse, schemas: list[FittedSchema]) -> Dropped:
+    return tuple((tool.name, it.dropped) for tool, it in zip(use.callable, schemas, strict=True) if it.dropped)
 
 
 class ToolCallReader:

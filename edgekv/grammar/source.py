@@ -31,11 +31,17 @@ class Grammar:
 
 
 def grammar_of(grammar: str | None, json_schema: Mapping[str, Any] | str | bool | None) -> Grammar | None:
-    """Return the grammar of a reply. Raises GrammarError for an invalid or too large one, and if both are given."""
+    """Return the grammar of a reply; None = a free reply. json_schema: as for `schema_of`
+
+    Raises GrammarError for an invalid or too large one, and if both are given.
+    """
     if grammar is not None and json_schema is not None:
         raise GrammarError("grammar= and json_schema= are both given; a reply follows one of them")
     if json_schema is not None:
-        return json_grammar(json_schema)
+        schema = schema_of(json_schema, "json_schema")
+        _check_size(json.dumps(schema), "json_schema")
+        text = json.dumps({"grammars": [{"json_schema": {"x-guidance": JSON_OPTIONS} | schema}]})
+        return Grammar(text, "json_schema", multiplies(schema))
     if grammar is None:
         return None
     if not isinstance(grammar, str) or not grammar.strip():
@@ -44,16 +50,11 @@ def grammar_of(grammar: str | None, json_schema: Mapping[str, Any] | str | bool 
     return Grammar(grammar, "grammar", "%json" in grammar)
 
 
-def json_grammar(schema: Mapping[str, Any] | str | bool, name: str = "json_schema") -> Grammar:
-    """Return the grammar of the values of a JSON schema: a mapping, its JSON text, or True for any value."""
-    plain = schema_of(schema, name)
-    _check_size(json.dumps(plain), name)
-    text = json.dumps({"grammars": [{"json_schema": {"x-guidance": JSON_OPTIONS} | plain}]})
-    return Grammar(text, name, multiplies(plain))
+def schema_of(schema: Mapping[str, Any] | str | bool, name: str) -> dict[str, Any]:
+    """Return a schema (a mapping, its JSON text, or True for any value) as plain values, for the argument `name`.
 
-
-def schema_of(schema: Mapping[str, Any] | str | bool, name: str = "json_schema") -> dict[str, Any]:
-    """Return the schema as plain values, without what loosens it. Raises GrammarError if it is no JSON schema."""
+    Raises GrammarError if it is no JSON schema, and if it holds what would loosen it.
+    """
     try:
         if isinstance(schema, str):
             _check_size(schema, name)

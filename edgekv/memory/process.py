@@ -1,11 +1,14 @@
-"""Memory of this process, as the operating system reports it."""
+"""Memory of this process, as the operating system reports it, and what its runtimes hold of it."""
 
 from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+_held: list[int] = []  # bytes of each runtime that is open in this process
 
 
 def resident_bytes() -> int:
@@ -43,6 +46,18 @@ def return_freed_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)
+
+
+def hold(n_bytes: int) -> Callable[[], None]:
+    """Note the bytes that a runtime holds beside the program. Call the returned function once when it is freed."""
+    _held.append(n_bytes)
+    return lambda: _held.remove(n_bytes)
+
+
+def held() -> tuple[int, int]:
+    """Return the number of open runtimes, and the bytes that they hold."""
+    holdings = list(_held)
+    return len(holdings), sum(holdings)
 
 
 def _status(field: str) -> int:

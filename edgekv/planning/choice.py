@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from edgekv.binding import library, structs
-from edgekv.binding.native_planner import choose_setting
+from edgekv.binding.callback import Callback
+from edgekv.errors import ConfigError
 from edgekv.models.catalog import known_as
 from edgekv.models.head_shares import has_shares
 from edgekv.options import DEFAULT_POLICY, DIVIDED_POLICY, KV_TYPES, UNTURNED_POLICY, Options
@@ -21,12 +22,13 @@ from edgekv.options import DEFAULT_POLICY, DIVIDED_POLICY, KV_TYPES, UNTURNED_PO
 from .default_memory import is_bundled, most_default_bytes
 from .estimate import Estimator, cache_params_of
 from .plan import Plan
-from .swap_obstacle import swap_obstacle
+from .swap_bytes import swap_obstacle
 
 # The planner chooses these if they are None or not named, as it does a budget of None.
 OPEN = ("memory", "policy", "block", "kv_type", "repack", "resident", "gpu_layers", "tensor_split")
 KV_NAMES = {number: name for name, number in KV_TYPES.items()}
-
+OVER_CEILING = 8  # enum edgekv_status
+IMPOSSIBLE, GIVE_UP = -1, -2  # further answers of an edgekv_setting_fits than 0 and 1
 
 MOST_DIVIDED = 1024  # the most cells of a head with which a division by a table was measured (docs/results)
 
@@ -159,6 +161,38 @@ def _chosen(
     choice = _choice(request, estimates.n_ctx_train, repack, estimates.n_layers)
     chosen = choose_setting(choice, answer, largest=largest)
     return None if chosen is None else estimates.plan(options_of(chosen))
+
+
+def choose_setting(
+    choice: structs.Choice, fits: Callable[[structs.Setting], bool], *, largest: bool = False
+) -> structs.Setting | None:
+    """Return the best setting that fits, or None.
+
+    largest: return the setting with the largest budget instead, with any type of cache and block
+    fits: tells if a setting fits; raises ConfigError if the model cannot have it
+
+    Raises the errors of `fits`, except for a type of cache that the model cannot have and the user did not name.
+    """
+    refused: ConfigError | None = None
+
+    def answer(_user_data: int | None, setting: ctypes._Pointer[structs.Setting]) -> int:
+        nonlocal refused
+        try:
+            return int(fits(setting.contents))
+        except ConfigError as error:
+            refused = error
+            return IMPOSSIBLE
+
+    chosen, err = structs.Setting(), ctypes.create_string_buffer(library.ERR_SIZE)
+    choose = library.load().edgekv_plan_largest if largest else library.load().edgekv_plan_choose
+    callback = Callback(structs.SettingFits, answer, failed=GIVE_UP)
+    with callback:
+        status = choose(ctypes.byref(choice), callback.native, None, ctypes.byref(chosen), err, library.ERR_SIZE)
+    if status == OVER_CEILING:
+        return None
+    if status != 0:
+        raise refused or library.error_of(status, err.value.decode(errors="replace"))
+    return chosen
 
 
 def _fits(plan: Plan, options: Options) -> bool:

@@ -7,14 +7,14 @@ from contextlib import suppress
 from dataclasses import replace
 
 from edgekv.errors import CeilingError, ConfigError
-from edgekv.memory.holdings import held
+from edgekv.memory.process import held
 from edgekv.memory.sizes import MIB, format_size
 from edgekv.options import Options
 
 from .choice import Request, largest, smallest_plans
 from .estimate import Estimator
 from .plan import Plan
-from .swap_obstacle import swap_obstacle
+from .swap_bytes import swap_obstacle
 
 
 def infeasible_error(estimates: Estimator, request: Request) -> CeilingError | ConfigError:

@@ -1,4 +1,4 @@
-"""Bytes of sessions that are swapped out, as snapshots, and the bytes that a plan gives them."""
+"""Bytes of sessions that are swapped out, as snapshots; the bytes that a plan gives them, and if these are enough."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import ctypes
 
 from edgekv.binding import library, structs
 from edgekv.memory.raw_files import CHUNK_BYTES
+from edgekv.memory.sizes import MIB, format_size
 from edgekv.options import Options
+
+from .plan import Plan
 
 HISTORY_BYTES = 1 << 16  # tokens in which drafts are looked up
 
@@ -33,3 +36,23 @@ def planned_swap_bytes(options: Options, numbers_bytes: int) -> int:
     """
     on_the_way = numbers_bytes + 2 * CHUNK_BYTES if options.swaps_to_disk else 0
     return (options.swap_memory_bytes or 0) + on_the_way
+
+
+def swap_obstacle(plan: Plan, options: Options) -> str:
+    """Return why two sessions cannot take turns in the swap space that was named for them; "" = they can."""
+    session = f"session of {plan.budget_cells} cells"
+    size, named = format_size(plan.session_bytes), options.swap_memory_bytes
+    if options.swaps_to_disk:
+        cap = options.swap_dir_bytes
+        if cap is not None and cap < plan.session_bytes:
+            return (
+                f"swap_bytes={format_size(cap)} does not hold a {session}, which takes {size}; raise swap_bytes to "
+                f"{-(-plan.session_bytes // MIB)}MiB, or lower the budget"
+            )
+    elif named and named < 2 * plan.session_bytes:
+        return (
+            f"swap_memory={format_size(named)} does not hold two of a {session}, of which each takes {size}, as a "
+            f"switch from one to the other needs; raise swap_memory to {-(-2 * plan.session_bytes // MIB)}MiB, lower "
+            "the budget, or raise swap_bytes"
+        )
+    return ""

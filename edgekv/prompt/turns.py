@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from edgekv.binding.model import Model
 from edgekv.errors import ConfigError, SessionError
 
-from .question_parts import parts_of
+from .focus import parts_of
 from .template import ChatFormat, chat_format, rendered
 from .text import PARAGRAPH, WITHIN, Prompt
 
@@ -122,25 +122,22 @@ class Turns:
     def whole(
         self,
         roles: Sequence[str],
-        contents: Sequence[Parts | list[int]],
+        contents: Sequence[Parts],
         tools: Sequence[dict[str, Any]] = (),
         *,
         goes_on: bool = False,
     ) -> Prompt:
         """Make the prompt of a conversation from its beginning: a role and a content for each message.
 
-        A content may come as a list of tokens. tools: tools that the template describes. goes_on: the prompt ends with
-        the last content, which the reply goes on with.
+        tools: tools that the template describes
+        goes_on: the prompt ends with the last content, which the reply goes on with
+
         Raises InputError for roles in an order that the template does not take.
         """
         form = rendered(self._model, roles, tools)
         prompt = Prompt(self._model, begin=not form.holds_bos)
         for before, role, content in zip(form.before, roles, contents, strict=True):
-            prompt.template(before)
-            if isinstance(content, tuple):
-                prompt.content(*content, role=role)
-            else:
-                prompt.ids(content, role)
+            prompt.template(before).content(*content, role=role)
         return prompt if goes_on else prompt.template(form.after)
 
     def probe(self, question: str | Sequence[str], n_tokens: int, answer: str = "") -> Probe:

@@ -15,7 +15,6 @@ from edgekv.engine.opened import Opened
 from edgekv.errors import UnsupportedModelError
 from edgekv.generation.request import GenerationRequest, Logging
 from edgekv.memory import process
-from edgekv.memory.holdings import hold
 from edgekv.options import Options
 from edgekv.planning.choice import Request
 from edgekv.planning.plan import Plan
@@ -56,7 +55,7 @@ class LocalEngine(Opened):
             self.loaded = made.enter_context(closing(LoadedModel(path, self.plan, options, self.mark, feeder)))
             self.slots = CacheSlots(self.loaded.block_loops, swap, partial(_at_turn, self.turn_queue))
             made.callback(self.slots.close)
-            made.callback(hold(self.plan.peak_bytes - self.plan.parts.python))
+            made.callback(process.hold(self.plan.peak_bytes - self.plan.parts.python))
             self._made = made.pop_all()
         self._histories: dict[int, HistoryPrompt] = {}  # stored histories by number
         self._numbers = itertools.count(1)

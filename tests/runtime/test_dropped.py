@@ -19,7 +19,8 @@ import edgekv
 from edgekv.binding.cache import Cache
 from edgekv.binding.model import Context, Model
 from edgekv.engine import loaded_model
-from edgekv.memory.holdings import held
+from edgekv.memory import process
+from edgekv.memory.process import held
 from edgekv.sessions import local_engine
 from edgekv.sessions.swap import SwapSpace
 from edgekv.testing.models.families import make_family
@@ -66,7 +67,8 @@ def left(monkeypatch):
     return open_now
 
 
-STEPS = [(local_engine, name) for name in ("_swap_space", "LoadedModel", "CacheSlots", "hold")]
+STEPS = [(local_engine, name) for name in ("_swap_space", "LoadedModel", "CacheSlots")]
+STEPS += [(process, "hold")]
 STEPS += [(loaded_model, name) for name in ("Model", "open_cache", "share_heads", "BlockLoop")]
 
 

@@ -14,10 +14,10 @@ from interrupted import Interrupt, interrupted_at, interruptions
 from edgekv.binding import structs
 from edgekv.binding.callback import Callback
 from edgekv.binding.model import Model
-from edgekv.binding.native_planner import choose_setting
 from edgekv.errors import ConfigError, NativeError
 from edgekv.memory import process
 from edgekv.options import KV_TYPES, Options
+from edgekv.planning.choice import choose_setting
 
 PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)
 

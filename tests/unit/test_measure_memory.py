@@ -9,15 +9,14 @@ import sys
 import pytest
 from children import LIMIT_S
 
-from edgekv.binding.native_planner import taken_bytes
-from edgekv.planning.measure_memory import measure
+from edgekv.planning.measure_memory import measure, taken_bytes
 
 MIB = 1 << 20
 
 # Memory that is asked for as zeros becomes resident where it comes from a hole, and stays untouched where it is fresh.
 IN_HOLES = """
 import ctypes, sys
-from edgekv.binding.native_planner import taken_bytes
+from edgekv.planning.measure_memory import taken_bytes
 libc = ctypes.CDLL(None)
 libc.malloc.restype = libc.calloc.restype = ctypes.c_void_p
 libc.free.argtypes = [ctypes.c_void_p]
