@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgekv.errors import EdgeKVError, InvalidModelError, UnsupportedModelError
+from edgekv.errors import InvalidModelError, UnsupportedModelError
 from edgekv.memory import process
 from edgekv.models.chat_template import with_template
 from edgekv.models.header import Header, read_header
@@ -118,11 +118,12 @@ class Model:
     def _tokenize(self, text: str, *, begin: bool, special: bool) -> list[int]:
         raw = text.encode()
         room = len(raw) + 8
-        tokens = (c.c_int32 * room)()
-        n = self._llama.llama_tokenize(self._vocab, raw, len(raw), tokens, room, begin, special)
-        if n < 0:
-            raise EdgeKVError(f"a text of {len(raw)} bytes gave more than {room} tokens")
-        return tokens[:n]
+        while True:
+            tokens = (c.c_int32 * room)()
+            n = self._llama.llama_tokenize(self._vocab, raw, len(raw), tokens, room, begin, special)
+            if n >= 0:
+                return tokens[:n]
+            room = -n
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """Return the bytes of a token. Control tokens have none, or with `special` their names."""

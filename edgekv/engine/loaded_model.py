@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from edgekv.binding.cache import Cache
 from edgekv.binding.model import Context, Model
 from edgekv.errors import ConfigError
-from edgekv.grammar.source import Grammar
 from edgekv.memory import process
 from edgekv.models.head_shares import find_shares
 from edgekv.models.header import header_digest
@@ -27,6 +26,7 @@ from .memory_guard import MemoryGuard
 
 if TYPE_CHECKING:
     from edgekv.grammar.masks import Matcher, Vocabulary
+    from edgekv.grammar.source import Grammar
     from edgekv.grammar.tool_schemas import Verdict
 
 

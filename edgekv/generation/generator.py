@@ -80,6 +80,7 @@ class ReplyGenerator:
         engine, block_loop = self._engine, self._swapped_in()
         limit = block_loop.repositioning.limit
         room = None if limit is None else limit - block_loop.cache.n_past
+        most_tokens = request.most_tokens
         loops = LoopDetector()
         started = time.perf_counter()
         if request.max_tokens == 0:
@@ -103,7 +104,7 @@ class ReplyGenerator:
             if loops.loops_after(token) and not request.allow_loops:
                 stats.finish_reason = "loop"
                 return
-            if stats.generated_tokens == request.most_tokens:
+            if stats.generated_tokens == most_tokens:
                 stats.finish_reason = "length"
                 return
             if room is not None and stats.generated_tokens >= room:

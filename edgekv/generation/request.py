@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from edgekv.errors import ConfigError, InputError
-from edgekv.grammar.source import MAX_REPLY, Grammar, grammar_of
 
 from .sampler import Sampling
 
 if TYPE_CHECKING:
+    from edgekv.grammar.source import Grammar
     from edgekv.prompt.tools import ToolCall, ToolUse
     from edgekv.prompt.turns import Kind  # imports jinja2, which a command's help does without
 
@@ -79,13 +79,18 @@ def reply_fields(options: GenerationOptions) -> dict[str, Any]:
             f"a reply has no option {unknown[0]!r}; possible: {', '.join(GenerationOptions.__annotations__)}"
         )
     stop = options.get("stop", ())
+    grammar, json_schema, followed = options.get("grammar"), options.get("json_schema"), None
+    if grammar is not None or json_schema is not None:
+        from edgekv.grammar.source import grammar_of  # few replies need it
+
+        followed = grammar_of(grammar, json_schema)
     return {
         "max_tokens": options.get("max_tokens", MAX_TOKENS),
         "stop": (stop,) if isinstance(stop, str) else tuple(stop),
         "allow_loops": options.get("allow_loops", False),
         "ignore_eos": options.get("ignore_eos", False),
         "sampling": options.get("sampling") or Sampling(),
-        "grammar": grammar_of(options.get("grammar"), options.get("json_schema")),
+        "grammar": followed,
         "logprobs": options.get("logprobs"),
     }
 
@@ -178,6 +183,8 @@ class GenerationRequest:
         """The most tokens of the reply. A grammar sets a limit, because its parser keeps notes on each token."""
         if self.grammar is None:
             return self.max_tokens
+        from edgekv.grammar.source import MAX_REPLY
+
         return MAX_REPLY if self.max_tokens is None else min(self.max_tokens, MAX_REPLY)
 
 

@@ -72,7 +72,8 @@ class TokenSelector:
         texts: Iterator[str] = self._context.model.text(tokens)
         if self._recorder is not None:
             texts = self._recorder.follow(texts)
-        texts = until_stop(texts, self._request.stop, stats)
+        if self._request.stop:
+            texts = until_stop(texts, self._request.stop, stats)
         if self._reader is not None:
             texts = self._reader.follow(texts, stats)
         return texts if self._recorder is None else self._recorder.pieces(texts)

@@ -30,8 +30,8 @@ class Grammar:
     multiplies: bool = False
 
 
-def grammar_of(grammar: str | None, json_schema: Mapping[str, Any] | str | bool | None) -> Grammar | None:
-    """Return the grammar of a reply; None = a free reply. json_schema: as for `schema_of`
+def grammar_of(grammar: str | None, json_schema: Mapping[str, Any] | str | bool | None) -> Grammar:
+    """Return the grammar of a reply, from one of the two. json_schema: as for `schema_of`
 
     Raises GrammarError for an invalid or too large one, and if both are given.
     """
@@ -42,8 +42,6 @@ def grammar_of(grammar: str | None, json_schema: Mapping[str, Any] | str | bool 
         _check_size(json.dumps(schema), "json_schema")
         text = json.dumps({"grammars": [{"json_schema": {"x-guidance": JSON_OPTIONS} | schema}]})
         return Grammar(text, "json_schema", multiplies(schema))
-    if grammar is None:
-        return None
     if not isinstance(grammar, str) or not grammar.strip():
         raise GrammarError(f"grammar={grammar!r} is not possible; give a grammar as a text (docs/replies.md)")
     _check_size(grammar, "grammar")

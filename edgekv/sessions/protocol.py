@@ -1,4 +1,4 @@
-"""The interfaces that runtimes and sessions use; implemented for this process (`local`) and for a worker (`worker`)."""
+"""The interfaces of engines and conversations, implemented here (`local_engine`) and for a worker (`worker`)."""
 
 from __future__ import annotations
 
