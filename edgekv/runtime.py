@@ -25,9 +25,8 @@ from .planning.alternatives import Survey
 from .planning.choice import Request
 from .planning.plan import Plan
 from .policies import Policy
-from .prompt.spool import rereadable
 from .session import GENERAL_QUESTION, Session, tool_use_of
-from .sessions.history import History, StoredHistory, question_of, request_of, token_ids
+from .sessions.history import History, StoredHistory, question_of, request_of, rereadable_request, token_ids
 from .sessions.local_engine import LocalEngine
 from .sessions.protocol import Conversation
 from .sessions.snapshot import Snapshot
@@ -189,7 +188,8 @@ class Runtime:
     def count_tokens(self, history: History, *, tools: Sequence[Mapping[str, Any]] = ()) -> int:
         """Return the number of tokens of a history; arguments and errors as for `Session.continue_from`."""
         self._check_open()
-        return self._engine.count(replace(request_of(history), tools=tool_use_of(tools)))
+        with rereadable_request(replace(request_of(history), tools=tool_use_of(tools))) as request:
+            return self._engine.count(request)
 
     def prompt_text(self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """Return the text that messages are read as, in the chat template's words. Arguments as for `count_tokens`.
@@ -197,7 +197,8 @@ class Runtime:
         Contents stand in it as they are, though names of control tokens in them are not read as such.
         """
         self._check_open()
-        return self._engine.prompt_text(replace(request_of(messages), tools=tool_use_of(tools)))
+        with rereadable_request(replace(request_of(messages), tools=tool_use_of(tools))) as request:
+            return self._engine.prompt_text(request)
 
     @contextmanager
     def stored(
@@ -218,11 +219,7 @@ class Runtime:
         """
         self._check_open()
         request = replace(request_of(history), tools=tool_use_of(tools, tool_choice, parallel_tool_calls))
-        with ExitStack() as copies:
-            content = tuple(
-                copies.enter_context(rereadable(part)) if isinstance(part, Path) else part for part in request.content
-            )
-            request = replace(request, content=content)
+        with rereadable_request(request) as request:
             question = question_of(request)
             number, n_opening = self._engine.store_history(request, None if folder is None else os.path.abspath(folder))
         try:

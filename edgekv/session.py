@@ -27,10 +27,9 @@ from .generation.request import (
 )
 from .generation.stats import Stats
 from .prompt.focus import Focus, question_to_read_with
-from .prompt.spool import rereadable
 from .prompt.text import PARAGRAPH, WITHIN
 from .sessions.coverage import Shaded
-from .sessions.history import History, question_of, request_of, token_ids
+from .sessions.history import History, question_of, request_of, rereadable_request, token_ids
 from .sessions.protocol import Conversation, Engine
 from .sessions.snapshot import Snapshot
 from .store.log import Turn, joined
@@ -328,7 +327,7 @@ class Session:
         """
         request = request_of(history)
         request = replace(request, tools=request.tools or tool_use_of(tools))
-        with self.alone(), self._begun() as conversation:
+        with rereadable_request(request) as request, self.alone(), self._begun() as conversation:
             return conversation.common_prefix_length(request)
 
     def rewind(self, n_tokens: int, *, other_draws: bool = False, progress: ProgressCallback | None = None) -> None:
@@ -564,11 +563,7 @@ class Session:
         with self.alone() as conversation, ExitStack() as copies:
             conversation.cancelled.clear()
             if isinstance(request, GenerationRequest):
-                content = (
-                    copies.enter_context(rereadable(part, conversation.cancelled)) if isinstance(part, Path) else part
-                    for part in request.content
-                )
-                request = replace(request, content=tuple(content))
+                request = copies.enter_context(rereadable_request(request, conversation.cancelled))
             ticket = copies.enter_context(self._engine.turn_queue.ticket(conversation, conversation.cancelled))
             if not ticket.enter():  # cancelled while it waited, or while a pipe was copied
                 conversation.stats = Stats(finish_reason="cancelled")

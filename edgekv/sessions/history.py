@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import threading
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -59,6 +60,19 @@ def request_of(history: History) -> GenerationRequest:
     if len(history) and isinstance(history[0], Mapping):
         return messages_of(history)
     return GenerationRequest(kind="tokens", tokens=token_ids(history))
+
+
+@contextmanager
+def rereadable_request(
+    request: GenerationRequest, cancelled: threading.Event | None = None
+) -> Iterator[GenerationRequest]:
+    """Yield a request whose files can be read more than once during the block, as texts (`prompt.spool.rereadable`)."""
+    with ExitStack() as copies:
+        content = (
+            copies.enter_context(rereadable(part, cancelled)) if isinstance(part, Path) else part
+            for part in request.content
+        )
+        yield replace(request, content=tuple(content))
 
 
 def token_ids(tokens: Sequence[Any]) -> array[int]:

@@ -450,6 +450,14 @@ def test_what_a_session_has_seen_of_a_history(runtime, logged, tmp_path):
     path = tmp_path / "text.txt"
     path.write_text(words(20))
     assert logged.common_prefix_length([{"role": "user", "content": path}]) == n_prompt
+    page = tmp_path / "page.html"
+    page.write_text(f"<p>{words(20)}</p>")
+    with runtime.session(log=True) as reader:  # a document is read, counted and compared as its text
+        of_page = [{"role": "user", "content": page}]
+        "".join(reader.continue_from(of_page, max_tokens=2))
+        assert runtime.count_tokens(of_page) == reader.stats.prompt_tokens == reader.common_prefix_length(of_page)
+        assert words(20) in (text := runtime.prompt_text(of_page))
+        assert "<p>" not in text
     with runtime.session("Be brief.", log=True) as other, pytest.raises(edgekv.SessionError, match="open a session"):
         other.common_prefix_length([user])
 
