@@ -571,7 +571,7 @@ class Session:
             self._begin(self._live())
             pieces = copies.enter_context(closing(conversation.reply(request, progress)))
             for piece in pieces:
-                if piece:
+                if piece or bool(getattr(piece, "packed", b"")):  # a piece may have tokens and no text
                     ticket.pause()
                     yield piece
                     ticket.enter()  # returns without the cells if it was cancelled meanwhile; the reply then ends

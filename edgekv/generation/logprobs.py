@@ -161,3 +161,7 @@ class LogprobRecorder:
             while self._tokens and self._tokens[0][0] < self._n_given:
                 tokens.append(self._tokens.popleft()[1])
             yield Piece(text, b"".join(tokens))
+
+    def rest(self) -> bytes:
+        """Return the packed tokens after the last piece, which have no text of their own."""
+        return b"".join(token for _, token in self._tokens)

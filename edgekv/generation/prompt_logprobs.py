@@ -35,11 +35,16 @@ class PromptLogprobs:
         self._noted += packed(self._recorder.logprobs(logits).of(token, model))
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield the text of the prompt in pieces, with its tokens."""
+        """Yield the text of the prompt in pieces, with its tokens. Those after the text go with the last piece."""
 
         def each() -> Iterator[int]:
             for token in unpacked(self._noted):
                 self._recorder.add(token)
                 yield token.id
 
-        yield from self._recorder.pieces(self._recorder.follow(self._engine.model.text(each())))
+        last = Piece("")
+        for piece in self._recorder.pieces(self._recorder.follow(self._engine.model.text(each()))):
+            if piece:
+                yield last
+                last = piece
+        yield Piece(last, last.packed + self._recorder.rest())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import tracemalloc
 
@@ -99,6 +100,20 @@ def test_tokens_are_packed():
     assert list(unpacked(data)) == tokens
     assert Piece("text", data).tokens == tuple(tokens)
     assert pickle.loads(pickle.dumps(Piece("text", data))).tokens == tuple(tokens)
+
+
+def test_a_prompt_has_the_probabilities_of_all_its_tokens(runtime, local_runtime):
+    """Also those without a text, wherever they stand."""
+    model = local_runtime.model
+    silent = next(token for token in range(model.n_vocab) if not model.piece(token))
+    words = runtime.tokenize("a b c")
+    for prompt in (words, [*words, silent, silent], [silent, *words, silent, *words], [silent]):
+        with runtime.session(log=True) as session:
+            options = {"logprobs": 1, "prompt_logprobs": True, "ignore_eos": True}
+            told = [token for piece in session.continue_from(prompt, max_tokens=0, **options) for token in piece.tokens]
+        assert [token.id for token in told] == prompt
+        assert math.isnan(told[0].logprob)
+        assert all(token.logprob < 0 for token in told[1:])
 
 
 @pytest.mark.usefixtures("talkative")
