@@ -176,8 +176,8 @@ class Options:
         object.__setattr__(self, "parsed_policy", parse_policy(self.policy or DEFAULT_POLICY))
         object.__setattr__(self, "parsed_focus", self._focus())
         object.__setattr__(self, "n_threads", default_threads() if self.threads is None else self.threads)
-        object.__setattr__(self, "swap_memory_bytes", _size_or_none(self.swap_memory))
-        object.__setattr__(self, "swap_dir_bytes", _size_or_none(self.swap_bytes))
+        object.__setattr__(self, "swap_memory_bytes", size_or_none(self.swap_memory))
+        object.__setattr__(self, "swap_dir_bytes", size_or_none(self.swap_bytes))
         for name in ("swap_dir", "chat_template"):  # a worker runs in a folder of its own
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, os.path.abspath(getattr(self, name)))
@@ -407,7 +407,7 @@ def _split(tensor_split: str | Sequence[float] | None) -> tuple[float, ...] | No
     return split
 
 
-def _size_or_none(size: int | str | None) -> int | None:
+def size_or_none(size: int | str | None) -> int | None:
     """Return the bytes of a size, which may be 0; None = it is left open. Raises ConfigError."""
     if size is None:
         return None

@@ -18,9 +18,9 @@ from .engine.memory_guard import MemoryGuard
 from .engines import open_engine, plan_for, survey_for
 from .errors import ConfigError, ModelNotFoundError, SessionError
 from .generation.request import Logging, check_text
-from .memory.sizes import parse_size
 from .models.catalog import find_model, is_remote
 from .models.header import Header
+from .options import size_or_none
 from .planning.alternatives import Survey
 from .planning.choice import Request
 from .planning.plan import Plan
@@ -218,6 +218,9 @@ class Runtime:
         Arguments and errors as for `Session.continue_from`; SessionFileError if the folder takes no file.
         """
         self._check_open()
+        if isinstance(history, StoredHistory):
+            yield history
+            return
         request = replace(request_of(history), tools=tool_use_of(tools, tool_choice, parallel_tool_calls))
         with rereadable_request(request) as request:
             question = question_of(request)
@@ -300,8 +303,7 @@ class Runtime:
 def _logging(log: bool | str | os.PathLike[str], checkpoint_bytes: int | str | None) -> Logging | None:
     if log is False:
         return None
-    cap = checkpoint_bytes if checkpoint_bytes in (0, None) else parse_size(checkpoint_bytes)
-    return Logging(None if log is True else os.path.abspath(log), cap)
+    return Logging(None if log is True else os.path.abspath(log), size_or_none(checkpoint_bytes))
 
 
 def plan(model: str | os.PathLike[str] | None = None, **options: object) -> Plan:

@@ -157,6 +157,8 @@ class GenerationRequest:
             raise ConfigError(
                 f"max_tokens={self.max_tokens!r} is not possible; give a whole number of at least 0, or None for any"
             )
+        if not isinstance(self.sampling, Sampling):
+            raise ConfigError(f"sampling={self.sampling!r} is not possible; give an edgekv.Sampling or None")
         if self.ignore_eos and self.max_tokens is None:
             raise ConfigError("ignore_eos=True needs max_tokens, since nothing else ends the reply; give a number")
         for text in self.stop:

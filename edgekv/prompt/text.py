@@ -186,8 +186,13 @@ class Prompt:
         return tokenize_pieces(self._model, _pieces(part.sources), space_prefix=self._begin and is_first)
 
     def text(self) -> str:
-        """Return the prompt's text, with the names of control tokens; it must have no parts that are tokens."""
-        return "".join(piece for part in self._parts for piece in _pieces(part.sources))
+        """Return the prompt's text, with the names of control tokens."""
+        return "".join(map(self._text_of, self._parts))
+
+    def _text_of(self, part: _Part) -> str:
+        if part.ids is None:
+            return "".join(_pieces(part.sources))
+        return b"".join(self._model.piece(token, special=True) for token in part.ids).decode(errors="replace")
 
     def count(self) -> int:
         """Return the number of the prompt's tokens; reads every file once. Raises InputError if there is none."""

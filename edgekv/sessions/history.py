@@ -55,7 +55,7 @@ def request_of(history: History) -> GenerationRequest:
         if history == "":
             raise InputError("the history is empty; give a text, token ids or messages to go on from")
         return GenerationRequest(kind="whole", content=(_absolute(history),))
-    if isinstance(history, Mapping) or not hasattr(history, "__getitem__"):
+    if isinstance(history, (Mapping, bytes)) or not hasattr(history, "__getitem__"):
         raise InputError(f"the history is {history!r}; give a list of messages, token ids, a text or the Path of one")
     if len(history) and isinstance(history[0], Mapping):
         return messages_of(history)
@@ -245,6 +245,18 @@ class HistoryPrompt:
             return self._prompt
         known = {self._alike("".join(self._model.text(tokens))): tokens for tokens in replies}
         return self._prompt.replaced({i: known[text] for i, text in self._said.items() if text in known})
+
+
+def history_prompt(request: GenerationRequest, model: Model, stored: Mapping[int, HistoryPrompt]) -> HistoryPrompt:
+    """Return the prompt of a history, which may be stored already. stored: histories that requests name by numbers
+
+    Raises SessionError for a stored history that is not there, and the errors of `HistoryPrompt`.
+    """
+    if request.stored is None:
+        return HistoryPrompt(request, model)
+    if request.stored not in stored:
+        raise SessionError("the stored history is of another runtime, or its block has ended; store it in this one")
+    return stored[request.stored]
 
 
 def _alike(request: GenerationRequest, model: Model) -> Callable[[str], str]:

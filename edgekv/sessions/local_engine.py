@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import secrets
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
@@ -23,7 +23,7 @@ from edgekv.prompt.template import chat_format
 
 from .cache_slots import CacheSlots
 from .conversation import LocalConversation
-from .history import HistoryPrompt, check_ids
+from .history import HistoryPrompt, check_ids, history_prompt
 from .protocol import Conversation
 from .sequence_state import SequenceState
 from .session_file import load_log, load_session
@@ -58,7 +58,6 @@ class LocalEngine(Opened):
             made.callback(process.hold(self.plan.peak_bytes - self.plan.parts.python))
             self._made = made.pop_all()
         self._histories: dict[int, HistoryPrompt] = {}  # stored histories by number
-        self._numbers = itertools.count(1)
         self.opened()
 
     def new_conversation(self, system: str | None, logging: Logging | None = None) -> LocalConversation:
@@ -106,18 +105,18 @@ class LocalEngine(Opened):
 
     def count(self, request: GenerationRequest) -> int:
         """Return the number of tokens of a history. Raises InputError."""
-        return HistoryPrompt(request, self.loaded.model).prompt().count()
+        return history_prompt(request, self.loaded.model, self._histories).prompt().count()
 
     def prompt_text(self, request: GenerationRequest) -> str:
         """Return the text that a history of messages is read as. Raises InputError."""
-        return HistoryPrompt(request, self.loaded.model).prompt().text()
+        return history_prompt(request, self.loaded.model, self._histories).prompt().text()
 
     def store_history(self, request: GenerationRequest, folder: str | None) -> tuple[int, int]:
         """Render and tokenise a history into a file in a folder.
 
         Returns its number, for `GenerationRequest.stored`, and the tokens of its opening.
         """
-        number = next(self._numbers)
+        number = secrets.randbits(63)  # no other engine has a history of this number
         self._histories[number] = history = HistoryPrompt(request, self.loaded.model).store(folder)
         return number, history.n_opening
 

@@ -17,7 +17,7 @@ from edgekv.prompt.turns import BEGINNINGS, NO_PROBE, STATES, Kind, Probe, Turns
 from edgekv.store.log import OPENING, TokenLog
 
 from .beginnings import SHORTEST, BeginningKey, Beginnings, Question, digests
-from .history import Contents, HistoryPrompt
+from .history import Contents, HistoryPrompt, history_prompt
 from .sequence_state import SequenceState
 from .session_history import SessionHistory
 
@@ -87,7 +87,7 @@ class PromptReader:
         Returns the tokens after it, the probe to read them with, and the places to pause at.
         """
         state, plan = self._state, self._loaded.plan
-        found = self._found(request).store(history.folder)
+        found = history_prompt(request, self._loaded.model, self._stored).store(history.folder)
         prompt = found.prompt(self._system, history.replies(state.pending))
         contents = Contents()
         n_common, n_tokens = history.log.common(prompt.tokens(contents.mark))
@@ -165,7 +165,8 @@ class PromptReader:
 
     def common_prefix_length(self, request: GenerationRequest, history: SessionHistory) -> int:
         """Return the length of the longest common prefix of a history and the log. Raises the errors of the prompt."""
-        prompt = self._found(request).prompt(self._system, history.replies(self._state.pending))
+        found = history_prompt(request, self._loaded.model, self._stored)
+        prompt = found.prompt(self._system, history.replies(self._state.pending))
         return history.log.beginning(prompt.tokens())
 
     def rewind(
@@ -216,10 +217,6 @@ class PromptReader:
             self._beginnings.keep(key, state.turns, state.block_loop)
         reading.read(coming, probe, want_logits=kind not in BEGINNINGS, observe=observe)
         return reading.may_reply()
-
-    def _found(self, request: GenerationRequest) -> HistoryPrompt:
-        """Return the prompt of a history, which may be stored already."""
-        return HistoryPrompt(request, self._loaded.model) if request.stored is None else self._stored[request.stored]
 
     def _marker(self, kind: Kind, first: int, *, known: int = 0) -> Callable[[int, str], None]:
         """Return a callback for each part of `Prompt.tokens`: it notes the end of the opening, and marks the log.

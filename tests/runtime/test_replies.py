@@ -178,7 +178,8 @@ def test_what_ends_a_reply_is_checked(runtime):
                 {"stop": ""},
                 {"stop": ["a", ""]},
                 {"stop": [1]},
-                *({"max_tokens": n} for n in (-1, True, 2.5, "5")),
+                {"sampling": {"seed": 1}},
+                *({"max_tokens": n} for n in (-1, True, 2.5, "5", float("inf"))),
             ):
                 name, _ = next(iter(options.items()))
                 with pytest.raises(edgekv.ConfigError, match=f"{name}=.* is not possible; give"):

@@ -385,6 +385,7 @@ def test_what_a_history_refuses(logged):
         (user, edgekv.InputError, "give a list of messages, token ids, a text or the Path of one"),
         (None, edgekv.InputError, "the history is None; give a list"),
         (5, edgekv.InputError, "the history is 5; give a list"),
+        (b"a text", edgekv.InputError, "the history is b'a text'; give a list"),
         ([user, {"role": "user"}], edgekv.InputError, "give each as"),
         ([{"role": "judge", "content": "x"}], edgekv.InputError, "let one of system, user, assistant, tool write it"),
         ([{"role": "user", "content": " "}], edgekv.InputError, "is empty"),

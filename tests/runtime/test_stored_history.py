@@ -39,6 +39,21 @@ def test_a_stored_history_is_what_it_is_elsewhere(runtime, tmp_path):
         assert os.listdir(tmp_path) == ["text.txt"]
 
 
+def test_it_is_counted_and_shown_and_is_of_its_runtime_and_block(runtime, open_runtime):
+    other = [{"role": "user", "content": "other"}]
+    with open_runtime() as elsewhere, elsewhere.stored(other) as foreign, runtime.session(log=True) as session:
+        with runtime.stored([USER]) as stored:
+            with runtime.stored(stored) as again:
+                assert runtime.count_tokens(again) == runtime.count_tokens([USER])
+            assert USER["content"] in runtime.prompt_text(stored)
+            with pytest.raises(edgekv.SessionError, match="the stored history is of another runtime, or its block"):
+                said(session, foreign)
+        for use in (runtime.count_tokens, session.common_prefix_length, lambda history: said(session, history)):
+            with pytest.raises(edgekv.SessionError, match="its block has ended; store it in this one"):
+                use(stored)
+        assert session.n_past == 0
+
+
 def test_its_tools_are_stored_with_it(open_runtime):
     with open_runtime(grammars=True, budget=512) as runtime, runtime.session(log=True) as session:
         wanted = {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False}
