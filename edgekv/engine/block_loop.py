@@ -97,7 +97,7 @@ class BlockLoop:
     logits_row: token of the last batch that the next token's logits come from; -1 = the last one
     log: notes the tokens of every feed; None = no log
     block_replay: tokens that are fed once more before they are scored; None = no replay
-    owner: the conversation whose cells these are; None = nobody's
+    owner: the conversation that has the cells; None = no conversation has them
     watch: called with the tokens of every feed, while all of them are still in the cache; None = no watcher
     """
 

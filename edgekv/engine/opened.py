@@ -16,7 +16,7 @@ class Opened:
     A runtime and each of its sessions hold the engine, so it lives as long as one of them. Garbage is collected in any
     thread and in the midst of any call. So closing a dropped engine may wait for no lock of another object.
 
-    closed: whether everything was freed; True until all is loaded
+    closed: True once everything was freed, and until all is loaded
     """
 
     closed: bool = True

@@ -79,8 +79,8 @@ class NgramProposer:
 class SpeculationGate:
     """Judges if drafts pay.
 
-    Each draft is compared with what is said, whether it was decoded or not. So it is known without a decode how many of
-    its tokens are accepted. How long a decode with a draft takes is known from those that had one.
+    Each draft is compared with the tokens that are generated, whether it was decoded or not. So the number of tokens
+    that would be accepted is known without a decode. The time of a decode with a draft is known from earlier ones.
     """
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class SpeculationGate:
         return not self._draft
 
     def allows_draft(self, draft: Sequence[int]) -> bool:
-        """Compare this draft with what is said next. Returns True if it is to be decoded."""
+        """Compare this draft with the next tokens. Returns True if decoding it pays."""
         self._draft, self._matched = list(draft), 0
         if not draft or self._plain_s is None:
             return False
@@ -105,7 +105,7 @@ class SpeculationGate:
         return 1 + self._accepted > cost
 
     def said(self, token: int) -> None:
-        """Note the token that is said next."""
+        """Note the next token that is generated."""
         if not self._draft:
             return
         if self._draft[0] == token:
@@ -117,7 +117,7 @@ class SpeculationGate:
         self._draft = []
 
     def forget(self) -> None:
-        """Stop comparing a draft, because something else is said next."""
+        """Stop comparing a draft, because the next tokens are not those that it was made for."""
         self._draft = []
 
     def decoded(self, n_draft: int, seconds: float) -> None:

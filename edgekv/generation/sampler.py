@@ -169,8 +169,9 @@ class Sampler:
         if (repeat, frequency, presence) == (1, 0, 0):
             return []
         llama = self._llama
-        # Looking up every token of a large vocabulary would take milliseconds. Where penalties only lower logits, of at
-        # most `repeat_last` tokens, what is best afterwards is among the best `n_wanted + repeat_last` before.
+        # Looking up every token of a large vocabulary would take milliseconds. If penalties only lower logits, at most
+        # `repeat_last` tokens lose their rank. So the best `n_wanted` afterwards are among the best
+        # `n_wanted + repeat_last` before.
         lowers = frequency >= 0 and presence >= 0
         narrow = [llama.llama_sampler_init_top_k(n_wanted + sampling.repeat_last)] if n_wanted and lowers else []
         # The first argument, the size of the vocabulary, serves samplers that run on a device; this chain does not.

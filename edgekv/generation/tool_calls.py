@@ -36,8 +36,8 @@ def with_tool_calls(
 def _tool_matcher(form: CallFormat, use: ToolUse, loaded: LoadedModel) -> tuple[Grammar, Matcher, Dropped]:
     """Return the grammar of calls and its matcher, and what was relaxed for them.
 
-    A schema that compiles is held as it is. Of another one the words that do not compile are left out. If all tools
-    together are too much for one grammar, the largest schemas stand for any object.
+    The grammar holds a schema that compiles as it is, and leaves out the words of others that do not compile. If all
+    tools together are too much for one grammar, the largest schemas stand for any object.
 
     Raises what `LoadedModel.matcher` raises, but GrammarError only if the names of the tools alone are too much.
     """

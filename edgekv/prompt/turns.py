@@ -18,10 +18,16 @@ Parts: TypeAlias = tuple[str | os.PathLike[str], ...]  # texts and text files of
 
 TOKEN_CHARS = 64  # characters a token; more than the last tokens of a long question have
 
-# A turn in the model's chat template, the beginning of a turn that the next one continues, or a text to continue. A
-# whole conversation, or a whole text as it stands or as tokens: the session may have read its beginning. Such a
-# beginning as tokens. Two texts with a gap between.
-Kind = Literal["chat", "read", "text", "messages", "whole", "tokens", "ahead", "infill"]
+Kind = Literal[
+    "chat",  # a turn in the model's chat template
+    "read",  # the beginning of a turn, which the next one continues
+    "text",  # a text to continue
+    "messages",  # a whole conversation; here and below the session may have read its beginning
+    "whole",  # a whole text as it stands
+    "tokens",  # a whole text as tokens
+    "ahead",  # the beginning of a whole text as tokens, without a reply
+    "infill",  # two texts with a gap between
+]
 
 BEGINNINGS: tuple[Kind, ...] = ("read", "ahead")  # kinds of turns without a reply
 HISTORIES: tuple[Kind, ...] = ("messages", "whole", "tokens", "ahead", "infill")  # kinds that begin at the first token

@@ -141,7 +141,7 @@ class Beginnings:
 
 
 def digests(tokens: Iterable[int], lengths: Iterable[int]) -> dict[int, bytes]:
-    """Return a digest of the first n tokens for each of these lengths n, of which there are as many tokens."""
+    """Return a digest of the first n tokens for each length n. There must be as many tokens as the longest length."""
     found: dict[int, bytes] = {}
     coming, digest, n = iter(tokens), hashlib.blake2b(digest_size=DIGEST_BYTES), 0
     for length in sorted(set(lengths)):

@@ -8,8 +8,8 @@ from edgekv.prompt.text import PARAGRAPH
 from edgekv.store.log import TokenLog, Turn
 
 MOST_CHARACTERS = 60
-WHOLE = 256  # tokens of a message that is looked at as a whole; of a longer one, with a text, only the end
-END = 64  # tokens at the end of such a message
+WHOLE = 256  # tokens; the question is looked for in all of such a message, and only at the end of a longer one
+END = 64  # tokens at the end of a longer message
 
 
 def title_of(log: TokenLog, model: Model) -> str:

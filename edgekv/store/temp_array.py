@@ -40,10 +40,7 @@ class TempArray:
             ) from error
         weakref.finalize(self, self._file.close)
         self._newest = np.empty(WINDOW, dtype=np.int32)
-        self._sizes = (
-            0,
-            0,
-        )  # numbers in the file, and in memory; set at once, so an interrupt finds both or neither
+        self._sizes = 0, 0  # numbers in the file, and in memory; assigned together, so an interrupt parts none
 
     def __len__(self) -> int:
         return sum(self._sizes)
