@@ -12,7 +12,6 @@ from io import BufferedReader
 from pathlib import Path
 from typing import cast
 
-import edgekv
 from edgekv.documents.formats import format_of
 from edgekv.prompt.spool import rereadable, spooled
 from edgekv.prompt.text import decoded
@@ -51,8 +50,6 @@ def as_text(path: Path) -> Iterator[Path]:
 @contextmanager
 def _standard_input() -> Iterator[Path]:
     """A copy of standard input on disk, since a prompt is read twice: counted, then fed."""
-    if sys.stdin is None:
-        raise edgekv.InputError(f"{STDIN} is closed; name a text file with -f")
     with spooled(decoded(sys.stdin.buffer, STDIN)) as copy:
         console.print(f"[dim]read {copy.stat().st_size:,} bytes from {STDIN}[/dim]", soft_wrap=True)
         yield copy
@@ -62,7 +59,7 @@ def _is_offered() -> bool:
     """Return True if something comes through standard input. Waits for an open pipe."""
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
-    except (AttributeError, OSError, ValueError):  # closed, or replaced by something that is no file
+    except (OSError, ValueError):  # replaced by something that is no file
         return False
     if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISREG(mode)):
         return False

@@ -125,7 +125,20 @@ def test_what_holds_no_text_is_refused_by_name(ask, tmp_path):
 
 def test_a_closed_standard_input_is_none(ask):
     assert ask("What?", closed=True).returncode == 0
-    refused(ask("-f", "-", "What?", closed=True), "standard input is closed;")
+    refused(ask("-f", "-", "What?", closed=True), "standard input holds nothing;")
+
+
+@pytest.mark.parametrize("closed", [0, 1, 2])
+def test_a_closed_stream_ends_no_command(model, closed):
+    command = [*COMMAND, "chat", "-m", str(model), *SMALL, "--max-tokens", "2", "Hello"]
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S, preexec_fn=lambda: os.close(closed)
+    )
+    assert (done.returncode, b"Traceback" in done.stderr) == (0, False)
+    done = subprocess.run(
+        [*COMMAND, "policies"], capture_output=True, timeout=LIMIT_S, preexec_fn=lambda: os.close(closed)
+    )
+    assert (done.returncode, done.stderr, bool(done.stdout)) == (0, b"", closed != 1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
