@@ -83,7 +83,7 @@ def bench(
         from edgekv.evals.speed_pictures import draw_all
 
         for picture in draw_all(report["cases"], pictures):
-            console.print(f"[dim]{picture}[/dim]", soft_wrap=True)
+            console.print(str(picture), style="dim", markup=False, soft_wrap=True)
     if interrupted:
         raise KeyboardInterrupt
     if not report["cases"]:

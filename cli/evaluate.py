@@ -198,9 +198,10 @@ def _run(
         print(report.as_json(measured, baseline))
     else:
         report.print_tables(measured, baseline)
-        console.print(f"[dim]{len(measured)} of {len(cases)} cases are in {results}[/dim]", soft_wrap=True)
+        where = f"{len(measured)} of {len(cases)} cases are in {results}"
+        console.print(where, style="dim", markup=False, soft_wrap=True)
     for path in report.draw(measured, pictures) if pictures is not None else []:
-        console.print(f"[dim]{path}[/dim]", soft_wrap=True)
+        console.print(str(path), style="dim", markup=False, soft_wrap=True)
     if stopped:
         raise KeyboardInterrupt
 

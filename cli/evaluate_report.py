@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table as RichTable
 
 from edgekv.evals.case import Case
@@ -59,7 +60,7 @@ def _rich(table: Table) -> RichTable:
         is_number = all(_is_number(row[i]) for row in table.rows)
         made.add_column(table.headers[i], justify="right" if is_number else "left", overflow="fold")
     for row in table.rows:
-        made.add_row(*(row[i] for i in table.columns()))
+        made.add_row(*(escape(row[i]) for i in table.columns()))
     return made
 
 

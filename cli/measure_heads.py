@@ -62,4 +62,5 @@ def heads(
     )
     write_table(out, found)
     all_cells = [n for layer in found.cells for n in layer]
-    console.print(f"{out}: {len(all_cells)} heads, {min(all_cells):g} to {max(all_cells):g} cells each", soft_wrap=True)
+    what = f"{len(all_cells)} heads, {min(all_cells):g} to {max(all_cells):g} cells each"
+    console.print(f"{out}: {what}", markup=False, soft_wrap=True)

@@ -171,7 +171,7 @@ def measuring_bar(lengths: Sequence[int]) -> Iterator[Callable[[int, str], None]
         SpinnerColumn(),
         TextColumn("{task.fields[done]}/{task.fields[cases]}"),
         BarColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True, speed_estimate_period=600) as bar:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Column, Table
 
 import edgekv
@@ -57,7 +58,7 @@ def plan(
         return
     made = survey.plan
     console = Console(highlight=False)
-    console.print(f"{made.model.name} under {format_size(made.ceiling_bytes)}", soft_wrap=True)
+    console.print(f"{made.model.name} under {format_size(made.ceiling_bytes)}", markup=False, soft_wrap=True)
     if runtime["memory"] is None and (line := default_memory_line(made)):
         console.print(line, soft_wrap=True)
     console.print(_parts(made))
@@ -90,7 +91,7 @@ def _devices(made: edgekv.Plan) -> Table:
         layers = f"{share.layers} + output" if share.output else f"{share.layers}"
         parts = (share.weights, share.kv, share.compute, share.scoring, share.serving, share.total)
         allowed = "-" if share.allowed_bytes is None else format_size(share.allowed_bytes)
-        table.add_row(str(share), layers, *map(format_size, parts), allowed)
+        table.add_row(escape(str(share)), layers, *map(format_size, parts), allowed)
     return table
 
 

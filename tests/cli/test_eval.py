@@ -51,6 +51,13 @@ def test_a_second_run_prints_the_same_and_measures_nothing(run, rows):
     assert len(rows()) == 8
 
 
+def test_brackets_in_names_are_shown_as_they_are(run):
+    arguments = ["needle", "--policy", "keydiff", "--samples", "1", *SMALL, "--focus", "what [/b] is"]
+    done = run(*arguments, "--focus", "off", "--results", "[draft][/b].jsonl")
+    assert "in [draft][/b].jsonl" in done.stderr
+    assert "[/b]" in done.stdout
+
+
 def test_a_killed_run_goes_on_where_it_was(run, rows, tiny_model, tmp_path):
     arguments = [*NEEDLE, "--samples", "12"]
     whole = run(*arguments, "--results", "whole.jsonl").stdout

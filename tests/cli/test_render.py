@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -52,3 +53,11 @@ def test_few_cells_are_told_where_some_were_evicted(budget, seen, warns):
 def test_an_item_wider_than_the_line_has_one_to_itself():
     assert render.packed(["a", "b" * 30, "c", "d"], 10) == ["a", "b" * 30, "c · d"]
     assert render.packed([], 10) == []
+
+
+def test_names_with_brackets_are_shown_as_they_are(monkeypatch):
+    console = Console(file=io.StringIO(), force_terminal=True, width=200)
+    monkeypatch.setattr(render, "console", console)
+    with render.measuring_bar([1, 1]) as bar:
+        bar(1, "a request [/b] of a batch")
+    assert "a request [/b] of a batch" in console.file.getvalue()
