@@ -9,6 +9,9 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import click
+import typer.core
+
 import edgekv
 from edgekv.documents.formats import is_convertible
 from edgekv.prompt.text import encoding_of
@@ -19,6 +22,14 @@ MOST_FILES = 10_000  # files of one command, whose paths take memory
 LOOKED_AT = 8192  # bytes at the beginning of a file, which say whether it is a text
 SHOWN = 5  # names of files that are left out
 FLAGS = ("-f", "--file")
+
+
+class FilesCommand(typer.core.TyperCommand):
+    """A command whose option -f takes all words that are files, up to the first that is none."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse arguments. A pattern that a shell has spelt out follows -f as many words."""
+        return super().parse_args(ctx, list(with_flags(args)))
 
 
 def with_flags(words: Sequence[str]) -> Iterator[str]:

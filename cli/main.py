@@ -38,7 +38,7 @@ from . import (
 )
 from .chat import command as chat
 from .failures import message_of, tell, wants_json
-from .files_command import FilesCommand
+from .found_files import FilesCommand
 from .meant import Commands, as_help
 from .settings import defaults
 from .wording import speak_of, worded

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -16,7 +17,21 @@ from edgekv.cli.render import say
 from edgekv.store.ownership import Ownership
 from edgekv.store.session_names import existing_path_of, free_name, holds_only_text, save_as
 
-from .interrupts import Interrupts
+TWICE_S = 1.0
+
+
+class Interrupts:
+    """Remembers when Ctrl-C came last: once cancels the reply, twice within a second leaves."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._last: float | None = None
+
+    def is_second(self) -> bool:
+        """Note a Ctrl-C; return True if another came less than a second before."""
+        now, last = self._clock(), self._last
+        self._last = now
+        return last is not None and now - last < TWICE_S
 
 
 @dataclass(frozen=True, slots=True)

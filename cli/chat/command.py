@@ -16,7 +16,7 @@ import edgekv
 from edgekv.cli.files import as_text
 from edgekv.cli.first_use import MeasureHeads, measure_at_first_use
 from edgekv.cli.found_files import found_files, readable
-from edgekv.cli.render import console, say
+from edgekv.cli.render import console, reading_bar, say
 from edgekv.cli.reply import reply_arguments, with_reply_options
 from edgekv.cli.settings import preset_names, preset_options
 from edgekv.cli.shared_options import Raw, System, opened, with_common_options
@@ -28,15 +28,13 @@ from edgekv.store.ownership import Ownership
 from edgekv.store.session_names import path_of, saved_names
 from edgekv.store.temp_folder import TempFolder
 
-from .chat import Chat, Message, new_session, saved_session, system_of
+from .chat import Chat, Message, interrupt_cancels, new_session, saved_session, system_of
 from .commands import COMMANDS, is_command, run_command
 from .earlier import show_last
 from .lines import Typed, lines
-from .replying import reply_to
 from .status import bottom_line
 from .terminal_ui import TerminalUI, terminal_ui
-from .undo import hand_back
-from .worker_recovery import go_on_in
+from .undo import give_back, hand_back
 
 
 def _use_preset(context: typer.Context, name: str | None) -> str | None:
@@ -168,6 +166,30 @@ def _answer(chat: Chat, typed: Typed, ui: TerminalUI) -> None:
         reply_to(chat, chat.again, ui)
 
 
+def reply_to(chat: Chat, message: Message, ui: TerminalUI) -> None:
+    """Answer a message, and keep the conversation up to here. One that got no answer is given back."""
+    chat.files, chat.again = [], None
+    chat.messages.append(message)
+    answered = False
+    try:
+        with interrupt_cancels(chat):
+            with reading_bar() as progress, ui.reply(chat) as shown:
+                for piece in chat.session.ask(message.text, message.files, **chat.reply, progress=progress):
+                    answered = True
+                    shown.add(piece)
+            answered = answered or chat.session.stats.finish_reason != "cancelled"
+            ui.figures(chat)
+    except (edgekv.WorkerError, edgekv.NativeError):
+        hand_back(chat, message)
+        raise
+    finally:
+        if message in chat.messages:
+            if answered:
+                chat.save()
+            else:
+                give_back(chat, message)
+
+
 def _n_past(chat: Chat, text: str) -> int:
     """Tokens seen before a message. A worker that died meanwhile has not seen the message."""
     try:
@@ -186,6 +208,26 @@ def _problems_are_said() -> Iterator[None]:
         raise
     except edgekv.EdgeKVError as error:
         say(f"edgekv: {worded(str(error))}", style="")
+
+
+def go_on_in(chat: Chat, reopened: Callable[[], edgekv.Runtime]) -> None:
+    """Go on in another runtime: with the last save of the chat; without one it begins anew.
+
+    Raises what opening the runtime raises, and SessionFileError if the saved chat cannot be read any more.
+    """
+    chat.runtime.close()
+    chat.runtime = reopened()
+    path = chat.backup if chat.name is None else path_of(chat.name)
+    if path is not None and path.is_file():
+        chat.session = chat.runtime.load_session(path)
+    else:
+        chat.session = new_session(chat.runtime, chat.system)
+    n_past = chat.session.n_past
+    lost = [message for message in chat.messages if message.n_past >= n_past]
+    chat.messages = [message for message in chat.messages if message.n_past < n_past]
+    if lost:
+        n = len(lost)
+        say(f"{n} {'message that was not saved is' if n == 1 else 'messages that were not saved are'} lost", style="")
 
 
 def _thinks(rt: edgekv.Runtime) -> bool:

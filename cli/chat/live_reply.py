@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
+from rich import markdown
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.segment import Segment
@@ -18,10 +19,36 @@ from edgekv.cli.render import printable
 from edgekv.generation.reasoning import ReasoningSplitter
 
 from .blocks import Block, Blocks
-from .markdown import rendered
 
+CODE = "cyan"  # one colour for all code: a highlighter would take MiB
 BETWEEN_S = 0.1  # seconds between two drawings of the open block, so that a slow terminal is not flooded
 THOUGHT_SHOWN = 300  # characters of the newest reasoning
+
+
+def rendered(block: Block) -> RenderableType:
+    """A block, which wraps at the width of the console; code does not wrap, so that it can be copied."""
+    if block.is_code:
+        return Text(f"  {block.text}", style=CODE, no_wrap=True, overflow="ignore")
+    return _Markdown(block.text, hyperlinks=False)
+
+
+class _Heading(markdown.Heading):
+    """A heading at the left."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        self.text.justify = "left"
+        yield self.text
+
+
+class _Code(markdown.CodeBlock):
+    """Code within another block, as it stands."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(str(self.text).rstrip(), style=CODE)
+
+
+class _Markdown(markdown.Markdown):
+    elements = markdown.Markdown.elements | {"heading_open": _Heading, "fence": _Code, "code_block": _Code}
 
 
 class LiveReply:

@@ -18,9 +18,9 @@ from command import COMMAND, SMALL, run_here, words
 
 import edgekv
 from edgekv.cli.chat.chat import Chat, Message
+from edgekv.cli.chat.command import reply_to
 from edgekv.cli.chat.commands import run_command
 from edgekv.cli.chat.plain import PlainReply
-from edgekv.cli.chat.replying import reply_to
 from edgekv.cli.chat.terminal_ui import TerminalUI
 from edgekv.generation.request import INSTRUCTION
 from edgekv.store.ownership import Ownership
@@ -59,7 +59,7 @@ def run(*arguments, stdin="", interrupted=False):
 
         yield progress
 
-    with mock.patch("edgekv.cli.chat.replying.reading_bar", bar), mock.patch("edgekv.cli.read.reading_bar", bar):
+    with mock.patch("edgekv.cli.chat.command.reading_bar", bar), mock.patch("edgekv.cli.read.reading_bar", bar):
         return run_here(*arguments, stdin=stdin)
 
 

@@ -8,9 +8,9 @@ import os
 import pytest
 
 from edgekv.cli.chat.blocks import LONGEST, Block, Blocks
+from edgekv.cli.chat.chat import Interrupts
 from edgekv.cli.chat.completion import candidates, paths
 from edgekv.cli.chat.input_history import KEPT_BYTES, MOST_BYTES, History
-from edgekv.cli.chat.interrupts import Interrupts
 from edgekv.cli.chat.lines import is_open, unquoted
 from edgekv.generation.reasoning import ReasoningSplitter, split_reasoning
 
