@@ -9,6 +9,7 @@
 #include <cstring>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 namespace {
@@ -308,6 +309,47 @@ void test_foreign_changes(const Model & model, const char * kv_type) {
     }
 }
 
+// What the cells of all heads carry, by head and position.
+using Carried = std::vector<std::tuple<uint32_t, uint32_t, int32_t, float, float>>;
+
+Carried carried_by(const edgekv_cache & cache) {
+    Carried carried;
+    for (uint32_t layer = 0; layer < cache.shape.n_layer; ++layer) {
+        for (uint32_t g = 0; g < cache.n_heads(layer); ++g) {
+            const edgekv::HeadView head = cache.cells(layer, g);
+            std::for_each(head.order, head.order + head.n, [&](uint32_t cell) {
+                carried.emplace_back(layer, g, head.position[cell], head.accumulated[cell], head.wo_norm[cell]);
+            });
+        }
+    }
+    return carried;
+}
+
+// It goes with a cell when a policy evicts that neither reads nor changes it.
+void test_what_cells_carry(const Model & model, const char * kv_type) {
+    const edgekv_policy h2o      = policy_of(EDGEKV_BASE_H2O);
+    edgekv_policy       critical = policy_of(EDGEKV_BASE_KEYDIFF);
+    critical.critical            = EDGEKV_CRITICAL_ABSOLUTE;
+    critical.alpha               = 0.5;
+    critical.epsilon             = 1e-4;
+    for (const edgekv_staging staged : { EDGEKV_STAGING_AUTO, EDGEKV_STAGING_COPIES, EDGEKV_STAGING_GRAPHS }) {
+        edgekv_cache_params needs = {};
+        for (const edgekv_policy & policy : { h2o, critical }) {
+            CHECK(edgekv_cache_params_for(&policy, n_ubatch, 0, &needs, nullptr, 0) == EDGEKV_STATUS_OK);
+        }
+        const Context context(model, kv_type);
+        const Cache   cache = open_cache(context, staged, needs);
+        CHECK(feed(cache, n_ubatch) == EDGEKV_STATUS_OK && compact(cache, h2o, 28) == EDGEKV_STATUS_OK);
+        CHECK(compact(cache, critical, 24) == EDGEKV_STATUS_OK && feed(cache, 8) == EDGEKV_STATUS_OK);
+        const Carried before = carried_by(*cache);
+        CHECK(std::get<3>(before.front()) > 0.0f && std::get<4>(before.front()) > 0.0f);
+        CHECK(compact(cache, policy_of(EDGEKV_BASE_KEYDIFF), 16) == EDGEKV_STATUS_OK);
+        const Carried after = carried_by(*cache);
+        CHECK(after.size() == 16 * cache->shape.n_head_total);
+        CHECK(std::includes(before.begin(), before.end(), after.begin(), after.end()));
+    }
+}
+
 // A key that is NaN, in the last layer: no head of any layer changes.
 void test_keys_that_are_not_finite(const Model & model, const char * kv_type) {
     for (const bool staged : { false, true }) {
@@ -342,5 +384,6 @@ void test_cache(const char * model_path, const char * kv_type) {
     test_misuse(model, kv_type);
     test_null_handles(model, kv_type);
     test_foreign_changes(model, kv_type);
+    test_what_cells_carry(model, kv_type);
     test_keys_that_are_not_finite(model, kv_type);
 }

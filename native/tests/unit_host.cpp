@@ -52,6 +52,14 @@ void test_abort_callback() {
     {
         const Contained outer;
         CHECK(guard(nullptr, 0, [] { GGML_ABORT("a test"); }) == EDGEKV_STATUS_INTERNAL);
+        bool is_thrown = false; // of the outer call, too, once an inner one has returned
+        try {
+            GGML_ABORT("a test");
+        } catch (const Error &) {
+            is_thrown = true;
+        } catch (int) {
+        }
+        CHECK(is_thrown && !was_told);
         const Computing computing; // nobody can leave now, so the process would end: the host is told
         try {
             GGML_ABORT("a test");
@@ -114,6 +122,10 @@ void test_rows_for_every_token(const Model & model, const char * kv_type) {
     CHECK(save(cache) == before);
     CHECK(compact(cache, policy_of(EDGEKV_BASE_KEYDIFF), 8) == EDGEKV_STATUS_OK); // others may score
     CHECK(feed(cache, n_ubatch) == EDGEKV_STATUS_OK && compact(cache, policy, 8) == EDGEKV_STATUS_OK);
+    // a snapshot may be of a cache with more rows: its tokens without queries here do not score
+    CHECK(restore(cache, before) == EDGEKV_STATUS_OK && compact(cache, policy, 8) == EDGEKV_STATUS_OK);
+    CHECK(feed(cache, n_ubatch) == EDGEKV_STATUS_OK && feed(cache, 1) == EDGEKV_STATUS_OK); // all of which it has fed itself
+    CHECK(compact(cache, policy, 8) == EDGEKV_STATUS_INVALID_STATE);
 }
 
 // Graphs that attend otherwise than through the hooks: by the rows of a cache that has none in that order, or not at all. Each reads

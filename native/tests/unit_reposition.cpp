@@ -66,6 +66,34 @@ std::vector<Head> read_long_text(const Model & model, const char * kv_type, edge
     return all;
 }
 
+// Heads of a layer share what turns their queries, whatever thread scores them. The newest queries are of many lags, so that the turns
+// of two heads would meet.
+void test_queries_that_turn_on_threads(const Model & model, const char * kv_type) {
+    constexpr uint32_t  n_block = 8, n_rows = 192;
+    edgekv_policy       policy  = policy_of(EDGEKV_BASE_SNAPKV);
+    edgekv_cache_params needs   = {};
+    policy.rows                 = n_rows;
+    needs.n_query_rows          = n_rows;
+    needs.repositions           = 1;
+    const auto evict            = [&](const Cache & cache, uint32_t n_kept, bool turns) {
+        CHECK(compact(cache, policy, n_kept, {}, nullptr, nullptr, turns) == EDGEKV_STATUS_OK);
+    };
+    const Context alone_in(model, kv_type), together_in(model, kv_type, 3);
+    const Cache alone = open_cache(alone_in, EDGEKV_STAGING_AUTO, needs), together = open_cache(together_in, EDGEKV_STAGING_AUTO, needs);
+    for (uint32_t n = 0; n < n_rows; n += n_block) {
+        CHECK(feed(alone, n_block) == EDGEKV_STATUS_OK);
+        evict(alone, budget, true);
+    }
+    const Bytes before = save(alone);
+    evict(alone, budget / 2, false);
+    const auto expected = read_all(alone);
+    for (int i = 0; n_failed == 0 && i < 40; ++i) {
+        CHECK(restore(together, before) == EDGEKV_STATUS_OK);
+        evict(together, budget / 2, false);
+        CHECK(read_all(together) == expected);
+    }
+}
+
 void test_misuse(const Model & model, const char * kv_type) {
     const Context context(model, kv_type);
     const Cache   cache = open_cache(context);
@@ -87,5 +115,6 @@ void test_reposition(const char * model_path, const char * kv_type) {
     const Model model(model_path);
     CHECK(read_long_text(model, kv_type, EDGEKV_STAGING_AUTO) == read_long_text(model, kv_type, EDGEKV_STAGING_COPIES));
     read_long_text(model, kv_type, EDGEKV_STAGING_GRAPHS); // which rounds some keys otherwise
+    test_queries_that_turn_on_threads(model, kv_type);
     test_misuse(model, kv_type);
 }
