@@ -18,6 +18,7 @@ from policy_arrays import (
     SHARED,
     SMALL,
     SPECS,
+    VARIANTS,
     Shape,
     all_arrays,
     assert_close,
@@ -78,6 +79,17 @@ def test_native_equals_reference(spec, rows):
         else:  # an exchange at an earlier threshold may show as one of cells that are not alike, or of two heads
             assert spec in SHARED or len(found) == len(expected)
             assert len(np.setxor1d(found, expected)) <= 2
+
+
+FEW_ROWS = [spec for spec in (*POLICIES, *VARIANTS) if 0 < parse_policy(spec).n_rows(SMALL.rows) < SMALL.rows]
+
+
+@pytest.mark.parametrize("spec", FEW_ROWS)
+def test_the_newest_rows_alone_score(spec):
+    """The others of a shape with more rows than the policy reads change nothing."""
+    native, reference = (score(spec, **needed(spec, SMALL), backend=backend) for backend in BACKENDS)
+    for found, expected in zip(native, reference, strict=True):
+        assert_close(found, expected)
 
 
 RANKED = [s for s in ONE_RANKING if parse_policy(s).base.weights or "critical" not in s]
