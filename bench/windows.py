@@ -37,8 +37,8 @@ PREDICTED = {"seconds": "0.9", "processor seconds": "0.9", "peak": "0.9"}
 class WindowContext(Context):
     """llama.cpp's own cache, whose windows hold no more than a window and a batch."""
 
-    def _params(self, n_cells: int, options: Options) -> Any:
-        params = super()._params(n_cells, options)
+    def llama_params(self, model: Model, n_cells: int, options: Options) -> Any:
+        params = super().llama_params(model, n_cells, options)
         params.swa_full = False
         return params
 

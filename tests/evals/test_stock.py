@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +16,9 @@ from edgekv.errors import ConfigError
 from edgekv.evals import stock
 from edgekv.evals.stock import DefaultContext, Peer
 from edgekv.options import Options
+from edgekv.testing.models.families import make_family
 
+BENCH = Path(__file__).parents[2] / "bench"
 TEXT = " ".join(f"word{i}" for i in range(30))
 OPTIONS = Options(block=16, threads=1)
 
@@ -86,3 +90,18 @@ def test_what_it_cannot_take_is_said(tiny_model, monkeypatch):
         Peer.alike(Options(kv_type="q8_0", threads=1)).obstacle(tiny_model(), 512)
     monkeypatch.setattr(stock, "parse_ceiling", lambda _: 1 << 18)
     assert peer.obstacle(tiny_model(), 512).endswith("but this machine has 0.2 MiB")
+
+
+def test_the_bench_of_windows_compares_with_a_cache_whose_windows_are_small(tmp_path):
+    spec = importlib.util.spec_from_file_location("bench_windows", BENCH / "windows.py")
+    windows = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(windows)
+    path = make_family(tmp_path / "windowed.gguf", "gemma3")
+    with Model(path, OPTIONS, no_alloc=True) as model:
+        n_bytes = []
+        for kind in (windows.WindowContext, windows.Context):
+            with closing(kind(model, 1024, OPTIONS, None)) as context:
+                memory = context.memory()
+                n_bytes.append(memory.kv_bytes + memory.state_bytes)
+    small, full = n_bytes
+    assert small < full / 2
