@@ -174,12 +174,12 @@ def _run(
     rpc: None,
 ) -> None:
     """Measure what is not known yet; report everything, also when Ctrl-C stops it."""
-    from edgekv.evals.grid import run
+    from edgekv.evals.grid import distinct_cases, run
     from edgekv.evals.results import Results
 
     from . import evaluate_report as report
 
-    cases = [case for grid in grids for case in grid.cases()]
+    cases = distinct_cases(grids)
     names = list(dict.fromkeys(case.setting.name for case in cases if not case.setting.is_full))
     if baseline is not None and baseline not in names:
         raise ConfigError(f"baseline={baseline!r} is not measured; possible: {', '.join(names)}")

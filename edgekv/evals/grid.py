@@ -82,8 +82,8 @@ class Grid:
         _one_of("reposition", self.reposition, REPOSITION)
         samples = SAMPLES if self.samples is None else self.samples
         for name, values in (("samples", [samples]), ("length", self.lengths or ()), ("budget", self.budgets)):
-            if bad := [value for value in values if value < 1]:
-                raise ConfigError(f"{name}={bad[0]} is not possible; give at least 1")
+            if bad := [value for value in values if not isinstance(value, int) or value < 1]:
+                raise ConfigError(f"{name}={bad[0]!r} is not possible; give at least 1")
 
     def _check_asking(self) -> None:
         """Refuse what only tasks have that ask questions whose answers are known."""
@@ -165,6 +165,15 @@ class Grid:
             for variant in variants
             for seed in seeds
         ]
+
+
+def distinct_cases(grids: Iterable[Grid]) -> list[Case]:
+    """Return the cases of all grids in their order. A case that several grids have comes once."""
+    found: dict[str, Case] = {}
+    for grid in grids:
+        for case in grid.cases():
+            found.setdefault(key_of(case.config()), case)
+    return list(found.values())
 
 
 def _one_of(name: str, value: str, possible: Collection[str]) -> None:

@@ -86,6 +86,11 @@ class Setting:
         return how if self.focus_policy is None else f"{how}, {self.focus_policy}"
 
     @property
+    def canonical(self) -> Setting:
+        """The setting with the defaults of all fields that mean nothing to it."""
+        return Setting(**self.as_dict())
+
+    @property
     def common(self) -> Setting:
         """The setting without the options that choose cells. Settings that are equal in it compare."""
         return replace(self, policy="", focus=OFF, focus_policy=None)

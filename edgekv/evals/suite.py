@@ -14,7 +14,7 @@ from .grid import Grid
 
 FOLDER = Path(__file__).parent / "suites"
 PAPERS = ("keydiff", "caote", "ahakv", "criticalkv", "adakv")  # suites of a paper's tables, in its own setting
-_FIELDS = {field.name for field in fields(Grid)} - {"params"}
+_FIELDS = {field.name: str(field.type) for field in fields(Grid) if field.name != "params"}
 
 
 def suites() -> list[str]:
@@ -42,7 +42,7 @@ def load_suite(
         raise InputError(f"{path} cannot be read: {error.strerror or error}; give the path of a suite") from error
     except ValueError as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
-    if not tables:
+    if not tables or not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise ConfigError(f"{path} has no [[grid]]; see docs/evaluation.md for an example")
     given = {} if samples is None else {"samples": samples}
     return [_grid(table | given, model, book) for table in tables]
@@ -52,11 +52,15 @@ def _grid(table: dict[str, Any], model: str | None, book: Path | None) -> Grid:
     own: dict[str, Any] = {"model": model, "book": None if "data" in table else book}
     params: dict[str, tuple[Any, ...]] = {}
     for name, value in table.items():
-        several = tuple(value) if isinstance(value, list) else value
-        if name in _FIELDS:
+        several = tuple(value) if isinstance(value, list) else (value,)
+        if name not in _FIELDS:
+            params[name] = several
+        elif _FIELDS[name].startswith("tuple"):
             own[name] = several
+        elif isinstance(value, list):
+            raise ConfigError(f"{name}={value} in a grid of the suite has several values; give one")
         else:
-            params[name] = several if isinstance(several, tuple) else (several,)
+            own[name] = value
     try:
         own |= {name: Path(own[name]) for name in ("book", "data") if own.get(name) is not None}
         return Grid(**own, params=params)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from .case import Case
@@ -34,6 +34,17 @@ class Table:
         return [
             i for i in found if i >= self.n_keys or self.headers[i] in ALWAYS or len({row[i] for row in self.rows}) > 1
         ]
+
+
+def valid_results(measured: Measured) -> Iterator[tuple[Case, Mapping[str, Any]]]:
+    """Yield the cases that were not refused. Settings that mean the same become one, the first of them.
+
+    Two grids may name one full cache with different values of fields that mean nothing to it.
+    """
+    settings: dict[Setting, Setting] = {}
+    for case, result in measured:
+        if "refused" not in result:
+            yield replace(case, setting=settings.setdefault(case.setting.canonical, case.setting)), result
 
 
 def setting_cells(setting: Setting, length: int) -> tuple[str, ...]:

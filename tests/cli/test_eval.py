@@ -199,6 +199,9 @@ def test_a_setting_that_cannot_be_is_told_and_the_others_are_measured(run, rows)
         (["--suite", "none.toml"], "none.toml cannot be read"),
         (["--suite", "bad.toml"], "bad.toml is not TOML"),
         (["--suite", "empty.toml"], "empty.toml has no [[grid]]"),
+        (["--suite", "single.toml"], "single.toml has no [[grid]]"),
+        (["--suite", "listed.toml"], "--samples [1, 2] in a grid of the suite has several values; give one"),
+        (["--suite", "words.toml"], "--samples 'two' is not possible; give at least 1"),
         (["--suite", "odd.toml"], "task 'riddle' is unknown; possible: needle"),
         (["needle", "--samples", "0"], "--samples 0 is not possible"),
         (["needle", "--policy", "full", "--policy", "nope"], "policy 'nope' is unknown; possible: keydiff"),
@@ -216,6 +219,9 @@ def test_a_setting_that_cannot_be_is_told_and_the_others_are_measured(run, rows)
 def test_mistakes_are_told(run, tmp_path, arguments, message):
     (tmp_path / "bad.toml").write_text("[[grid")
     (tmp_path / "empty.toml").write_text("")
+    (tmp_path / "single.toml").write_text('[grid]\ntask = "needle"')
+    (tmp_path / "listed.toml").write_text('[[grid]]\ntask = "needle"\nsamples = [1, 2]')
+    (tmp_path / "words.toml").write_text('[[grid]]\ntask = "needle"\nsamples = "two"')
     (tmp_path / "odd.toml").write_text('[[grid]]\ntask = "riddle"')
     done = run(*arguments, status=2)
     assert message in done.stderr

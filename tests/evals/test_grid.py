@@ -9,7 +9,7 @@ import pytest
 
 import edgekv
 from edgekv.evals import grid as grids
-from edgekv.evals.grid import Grid, in_process, run
+from edgekv.evals.grid import Grid, distinct_cases, in_process, run
 from edgekv.evals.results import Results, key_of
 from edgekv.evals.setting import OpenRuntime, Setting
 from edgekv.evals.tasks import Task
@@ -54,6 +54,18 @@ def test_what_has_a_result_is_not_measured_again(counted, tmp_path):
         assert list(run(cases, results, in_process)) == cases
         assert [results.get(case.config()) for case in cases] == [{"score": case.seed % 2} for case in cases]
     assert len(asked) == len(set(asked)) == 8
+
+
+def test_what_two_grids_have_is_measured_once(counted, tmp_path):
+    make, asked = counted
+    first, second = make(policies=("full", "sink"), samples=2, n_sink=0), make(policies=("full", "random"), samples=3)
+    cases = distinct_cases([first, second])
+    with Results(tmp_path / "results.jsonl") as results:
+        assert list(run(cases, results, in_process)) == cases
+    assert [(policy, seed) for policy, _, seed, _ in asked] == [
+        *(("full", 0), ("full", 1), ("sink", 0), ("sink", 1)),
+        *(("full", 2), ("random", 0), ("random", 1), ("random", 2)),
+    ]
 
 
 def test_what_was_measured_before_an_error_is_kept(counted, tmp_path):

@@ -39,6 +39,13 @@ def test_fewer_texts_are_the_first_ones():
     assert {case.seed for grid in first for case in grid.cases()} == {0}
 
 
+def test_a_field_with_several_values_may_have_one(tmp_path):
+    path = tmp_path / "own.toml"
+    path.write_text('[[grid]]\ntask = "needle"\npolicies = "keydiff"\nbudgets = 64\ndepth = 0.5')
+    (grid,) = load_suite(str(path))
+    assert (grid.policies, grid.budgets, grid.params) == (("keydiff",), (64,), {"depth": (0.5,)})
+
+
 def test_how_often_is_evicted_is_part_of_a_result_only_if_given():
     assert "evict_every" not in Setting().as_dict()
     assert Setting(evict_every=1).as_dict() == Setting().as_dict() | {"evict_every": 1}

@@ -10,8 +10,10 @@ from recorded import recorded_runtime
 from reference_transformer import ReferenceModel
 
 from edgekv.errors import ConfigError, InputError
+from edgekv.evals.grid import Grid
 from edgekv.evals.perplexity_gap import SEGMENT, gap, perplexity, pooled
 from edgekv.evals.setting import FULL, OpenRuntime, Setting
+from edgekv.evals.tasks.perplexity import table
 from edgekv.evals.tokens import prompt_tokens
 
 BUDGET, BLOCK = 64, 32
@@ -103,3 +105,18 @@ def test_a_text_must_have_two_tokens_and_fit(tiny_model):
         with pytest.raises(InputError, match="but 50 are needed"):
             prompt_tokens(runtime.model, "short", 50)
         assert len(prompt_tokens(runtime.model, "not so short", 3)) == 3
+
+
+def test_each_setting_is_compared_with_the_full_cache_of_its_block_and_type():
+    nll = {("full", "f16"): 2, ("full", "q4_0"): 3, ("keydiff", "f16"): 5, ("keydiff", "q4_0"): 7}
+    grid = Grid(task="perplexity", policies=("full", "keydiff"), kv_types=("f16", "q4_0"), samples=1)
+    measured = [
+        (case, result([32 * math.log(nll[case.setting.policy, case.setting.kv_type])], 32)) for case in grid.cases()
+    ]
+    assert [row["gap"] for row in table(measured).data] == pytest.approx([0, 0, 5 - 2, 7 - 3])
+
+
+def test_a_full_cache_of_two_grids_is_one_row():
+    grids = [Grid(task="perplexity", policies=("full", "keydiff"), n_sink=n, seed=n, samples=1) for n in (0, 4)]
+    measured = [(case, result([32.0], 32)) for grid in grids for case in grid.cases()]
+    assert [(row["policy"], row["n"]) for row in table(measured).data] == [("full", 2), ("keydiff", 1), ("keydiff", 1)]

@@ -10,10 +10,9 @@ from typing import Any
 from edgekv.evals.case import Case
 from edgekv.evals.isolated_run import HEADERS as STATS_HEADERS
 from edgekv.evals.isolated_run import RunStats
-from edgekv.evals.results import key_of
 from edgekv.evals.setting import FULL, ORACLE, Setting
 from edgekv.evals.statistics import Gap, Interval, gap, interval, paired_p_value
-from edgekv.evals.table import SETTING_HEADERS, Measured, Table, setting_cells
+from edgekv.evals.table import SETTING_HEADERS, Measured, Table, setting_cells, valid_results
 
 Params = tuple[tuple[str, Any], ...]
 Key = tuple[str, Setting, int, Params]
@@ -95,11 +94,8 @@ def lines(measured: Measured, baseline: str | None = None) -> list[Line]:
     Raises ConfigError without the extra "eval".
     """
     found: dict[Key, dict[int, Mapping[str, Any]]] = defaultdict(dict)
-    settings: dict[str, Setting] = {}  # grids name full caches with fields that mean nothing to them
-    for case, result in measured:
-        if "score" in result:
-            setting = settings.setdefault(key_of(case.setting.as_dict()), case.setting)
-            found[case.task, setting, case.length, _params(case)][case.seed] = result
+    for case, result in valid_results(measured):
+        found[case.task, case.setting, case.length, _params(case)][case.seed] = result
     if baseline is None:
         baseline = next((setting.name for _, setting, _, _ in found if not setting.is_full), "")
     bases = {(key[0], key[1].common, *key[2:]): texts for key, texts in found.items() if key[1].name == baseline}
@@ -124,7 +120,7 @@ def _params(case: Case) -> Params:
 def _under(key: Key, policy: str) -> Hashable:
     """Return the key of the same texts, read under a policy that holds them whole."""
     task, setting, length, params = key
-    return task, key_of(replace(setting, policy=policy).as_dict()), length, params
+    return task, replace(setting, policy=policy).canonical, length, params
 
 
 def _line(key: Key, texts: Texts, base: Texts | None, full: Texts | None, oracle: Texts | None) -> Line:

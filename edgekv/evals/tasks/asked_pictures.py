@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from edgekv.evals import pictures
+from edgekv.evals.setting import AS_GIVEN
 from edgekv.evals.statistics import Interval
 from edgekv.evals.table import Measured, labels
 
@@ -36,7 +37,7 @@ def _curves(found: list[Line], folder: Path) -> Iterator[Path]:
             path,
             {name: {budget: _mean(scores) for budget, scores in curve.items()} for name, curve in curves.items()},
             full=_mean(full) if full else None,
-            title=f"{task}, {length:,} tokens",
+            title=f"{task}, texts as given" if length == AS_GIVEN else f"{task}, {length:,} tokens",
             label="score",
         )
         yield path

@@ -9,7 +9,7 @@ from typing import Any
 
 from edgekv.evals import pictures
 from edgekv.evals.setting import Setting
-from edgekv.evals.table import Measured, labels
+from edgekv.evals.table import Measured, labels, valid_results
 
 Where = tuple[Setting, int]  # a setting, and the length of the text
 
@@ -17,9 +17,8 @@ Where = tuple[Setting, int]  # a setting, and the length of the text
 def by_setting(measured: Measured) -> dict[Where, list[tuple[int, Mapping[str, Any]]]]:
     """Seeds and results of each setting and length; refused cases are left out."""
     found: dict[Where, list[tuple[int, Mapping[str, Any]]]] = defaultdict(list)
-    for case, result in measured:
-        if "refused" not in result:
-            found[case.setting, case.length].append((case.seed, result))
+    for case, result in valid_results(measured):
+        found[case.setting, case.length].append((case.seed, result))
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +44,10 @@ Gap = tuple[Where, dict[str, Any], int]
 
 def _gaps(measured: Measured) -> list[Gap]:
     found = {where: dict(results) for where, results in by_setting(measured).items()}
-    full = {(setting.model, length): results for (setting, length), results in found.items() if setting.policy == FULL}
+    full = {(setting.canonical, length): results for (setting, length), results in found.items() if setting.is_full}
     gaps = []
     for (setting, length), results in found.items():
-        base = full.get((setting.model, length), {})
+        base = full.get((replace(setting, policy=FULL).canonical, length), {})
         seeds = sorted(results.keys() & base.keys())
         if seeds:
             gap: dict[str, Any] = perplexity_gap.gap([results[seed] for seed in seeds], [base[seed] for seed in seeds])
