@@ -55,7 +55,7 @@ def _reports(item: pytest.Item, ceiling: MemoryCeiling) -> list[pytest.TestRepor
         "kind": "test",
         "nodeid": item.nodeid,
         "options": _options(item),
-        "arguments": [f"{item.config.rootpath / item.nodeid}"],
+        "arguments": [f"{item.config.rootpath}/{item.nodeid}"],  # a Path would shorten parameters such as http://x
     }
     try:
         ended = run_fresh(task, timeout=ceiling.timeout, show_output=item.config.getoption("capture") == "no")

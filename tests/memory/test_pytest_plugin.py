@@ -68,7 +68,7 @@ def test_here(module_pid):
     Path("here").write_text(str(module_pid))
 
 @pytest.mark.memory_ceiling("512MiB")
-@pytest.mark.parametrize("kind", ["a/b", "c::d [e]"])
+@pytest.mark.parametrize("kind", ["a/b", "c::d [e]", "http://f/./g"])
 def test_there(kind, module_pid, tmp_path, monkeypatch):
     assert module_pid == os.getpid()
     (tmp_path / "x").write_text(kind)
@@ -77,8 +77,8 @@ def test_there(kind, module_pid, tmp_path, monkeypatch):
 def test_here_again(module_pid):
     assert Path("here").read_text() == str(module_pid)
 """
-    ).assert_outcomes(passed=4)
-    assert len(list(pytester.path.glob("there-*"))) == 2
+    ).assert_outcomes(passed=5)
+    assert len(list(pytester.path.glob("there-*"))) == 3
 
 
 def test_over_the_ceiling_fails_with_the_table(run):
