@@ -51,7 +51,7 @@ def _blob(folder: Path, manifest: Path) -> Path | None:
         layers = json.loads(manifest.read_bytes())["layers"]
         kinds = [layer["mediaType"] for layer in layers]
         digests = [str(layer["digest"]) for layer in layers if layer["mediaType"] == _MODEL]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     if len(digests) != 1 or _ADAPTER in kinds:
         return None

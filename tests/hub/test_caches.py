@@ -156,6 +156,7 @@ def test_what_ollama_puts_together_is_not_listed(ollama, home):
     manifests = home / ".ollama" / "models" / "manifests" / "models.ollama.ai" / "library" / "odd"
     put(manifests / "text", b"no JSON")
     put(manifests / "list", b"[]")
+    put(manifests / "deep", b"[" * 100_000)
     put(manifests / "gone", b'{"layers": [{"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:ff"}]}')
     assert names() == []
 
