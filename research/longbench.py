@@ -27,13 +27,12 @@ Item = tuple[str, str, object]  # text, question, answers
 
 def items(path: Path, question: str | None) -> Iterator[Item]:
     """The items of a file, with one question for all of them if it is given."""
-    text = path.read_text(encoding="utf-8")
     try:
-        whole = json.loads(text)
+        whole = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError:  # more than one object: lines
-        for line in text.splitlines():
-            item = json.loads(line)
-            yield item["context"], question or item["input"], item["answers"]
+        with path.open(encoding="utf-8") as lines:  # str.splitlines would cut at U+2028, too
+            for item in map(json.loads, lines):
+                yield item["context"], question or item["input"], item["answers"]
         return
     for item in whole.values():
         document, _, asked = item["origin_prompt"].rpartition("\n\n")
