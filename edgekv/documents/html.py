@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import codecs
+import io
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -13,7 +13,7 @@ from edgekv.encodings import UTF_8, known_encoding, marked_encoding
 
 from .report import DocumentError, Report
 
-PIECE_BYTES = 1 << 14
+PIECE_CHARS = 1 << 14
 _PRESCAN_BYTES = 1024  # HTML has to declare its charset here
 _CHARSET = re.compile(
     rb"""<meta[^>]{0,400}?charset\s*=\s*["']?\s*([\w.:-]+)|^\s*<\?xml[^>]{0,200}encoding=["']([\w.:-]+)""", re.I
@@ -130,15 +130,13 @@ def text_of(path: Path, _report: Report) -> Iterator[str]:
 
 def text_of_stream(file: BinaryIO) -> Iterator[str]:
     """Yield the text of open HTML, in the charset that it declares; UTF-8 if it declares none."""
-    raw = file.read(PIECE_BYTES)
-    decoder = codecs.getincrementaldecoder(_charset(raw))()
-    parser = TextParser()
+    charset = _charset(file.read(_PRESCAN_BYTES))
+    file.seek(0)
+    text, parser = io.TextIOWrapper(file, charset), TextParser()  # turns all ends of lines into \n
     try:
-        while raw:
-            parser.feed(decoder.decode(raw))
+        while piece := text.read(PIECE_CHARS):
+            parser.feed(piece)
             yield parser.take()
-            raw = file.read(PIECE_BYTES)
-        parser.feed(decoder.decode(b"", final=True))
     except UnicodeDecodeError as error:
         raise DocumentError(
             f"is not in {error.encoding}, as it should be; convert it, as `iconv -f WINDOWS-1252 -t UTF-8` does from "
@@ -149,7 +147,7 @@ def text_of_stream(file: BinaryIO) -> Iterator[str]:
 
 
 def _charset(beginning: bytes) -> str:
-    marked, declared = marked_encoding(beginning), _CHARSET.search(beginning[:_PRESCAN_BYTES])
+    marked, declared = marked_encoding(beginning), _CHARSET.search(beginning)
     if marked is not None or declared is None:
         return marked or UTF_8
     name = (declared[1] or declared[2]).decode("ascii", "replace")

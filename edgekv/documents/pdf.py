@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pypdfium2
@@ -37,16 +38,7 @@ def text_of(path: Path, report: Report) -> Iterator[str]:
 def _page_text(document: pypdfium2.PdfDocument, index: int) -> str:
     """Return the text of a page; "" if the page cannot be read."""
     try:
-        page = document[index]
-    except pypdfium2.PdfiumError:
-        return ""
-    try:
-        text = page.get_textpage()
-        try:
+        with closing(document[index]) as page, closing(page.get_textpage()) as text:
             return str(text.get_text_range())
-        finally:
-            text.close()
     except pypdfium2.PdfiumError:
         return ""
-    finally:
-        page.close()

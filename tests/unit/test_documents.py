@@ -106,6 +106,10 @@ def test_html_is_text_without_scripts(text_of):
     )
 
 
+def test_every_end_of_a_line_in_html_is_one(text_of):
+    assert text_of("page.html", b"<pre>one\rtwo\r\nthree\nfour</pre>") == "one\ntwo\nthree\nfour"
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
