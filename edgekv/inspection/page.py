@@ -1,4 +1,4 @@
-"""The page of HTML that shows which tokens were kept. It needs no other file and no scripts."""
+"""The page of HTML that shows which tokens were kept. It needs no other file."""
 
 from __future__ import annotations
 

@@ -370,6 +370,15 @@ def test_parameters_must_name_arrays(function, says):
         parse_policy("own")
 
 
+def test_a_layer_without_cells_has_no_scores():
+    def scores(keys, queries, query_positions):
+        return np.zeros(keys.shape[:2], dtype=np.float32)
+
+    keys, queries = np.empty((2, 0, 8), dtype=np.float32), np.ones((2, 3, 8), dtype=np.float32)
+    positions = np.empty((2, 0), dtype=np.int32)
+    assert Scorer.of("own", scores)(keys=keys, queries=queries, positions=positions).shape == (2, 0)
+
+
 @pytest.mark.parametrize("rows", [0, -1, 4097, 1.5, True, "8", None])
 def test_rows_must_be_a_count(rows):
     with pytest.raises(PolicyError, match=r"scorer own: rows=.* is not possible; give a whole number in \[1, 4096\]"):

@@ -300,5 +300,5 @@ def _newest(queries: npt.NDArray[Any] | None, positions: npt.NDArray[Any] | None
     """Return the newest W positions, ascending, (W,)."""
     if queries is None or positions is None:
         return None
-    last = int(positions[:, -1].max())
+    last = int(positions.max(initial=-1))
     return np.arange(last + 1 - queries.shape[1], last + 1, dtype=np.int32)
