@@ -31,7 +31,7 @@ import numpy as np
 import edgekv
 from edgekv.evals import prose
 from edgekv.evals.captures import Capture, Reader, by_layer, output_projections
-from edgekv.evals.eviction import kept_cells
+from edgekv.evals.output_perturbation import kept_cells
 from edgekv.evals.outputs import Layer
 from edgekv.policies import Head, parse_policy
 from edgekv.policies.selection import Protection

@@ -29,8 +29,8 @@ class FullRead:
     n_cells: cells that every head holds before the last block
     options: options of the runtime
 
-    The runtime, of `perturbation.capture_setting`, is empty and has room for the whole text. Once the text is read, it
-    is no longer needed. Raises ConfigError for cells that are not plain f16, and without the extra "eval".
+    The runtime, of `output_perturbation.capture_setting`, is empty and has room for the whole text. Once the text is
+    read, it is no longer needed. Raises ConfigError for cells that are not plain f16, and without the extra "eval".
     """
 
     def __init__(self, runtime: edgekv.Runtime, tokens: Sequence[int]) -> None:

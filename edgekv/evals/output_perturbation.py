@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import edgekv
+from edgekv.binding.structs import HEAD_LIMIT
 from edgekv.errors import ConfigError
-from edgekv.policies import Policy, parse_policy
+from edgekv.policies import Head, Policy, parse_policy
 from edgekv.policies.selection import Protection
 
 from .captures import check_base
-from .eviction import kept_cells
 from .full_read import N_QUERIES, FullRead
+from .outputs import Cells
 from .setting import Setting
 from .tokens import begin
 
@@ -67,6 +70,23 @@ def losses(text: FullRead, policy: str, budgets: Sequence[int]) -> dict[str, Any
         "heads": [[(a.heads / b.heads).tolist() for a, b in zip(of, whole, strict=True)] for of in lost],
         "layers": [[a.layer / b.layer for a, b in zip(of, whole, strict=True)] for of in lost],
     }
+
+
+def kept_cells(
+    policy: Policy, layers: Sequence[Sequence[Head]], budget: int, protection: Protection
+) -> list[list[Cells]]:
+    """Return the kept cells of every head, indices ascending by position; `budget` on average, divided as in a runtime.
+
+    layers: the KV heads of every layer, with what the policy reads
+    Raises BudgetError if the protected cells exceed the budget, NativeError for a score that is not finite.
+    """
+    largest = HEAD_LIMIT * budget
+    n_protected = int(protection.mask(layers[0][0].positions).sum())
+    budgets = policy.layer_budgets(len(layers), budget, n_protected, largest)
+    given = [[replace(head, budget=n) for head in heads] for heads, n in zip(layers, budgets, strict=True)]
+    sharing = [list(itertools.chain(*given))] if policy.spread == "model" else given
+    n_cells = iter([n for heads in sharing for n in policy.head_budgets(heads, protection, largest)])
+    return [[policy.keep(head, protection, next(n_cells)) for head in heads] for heads in given]
 
 
 def _check_reading(runtime: edgekv.Runtime, n_tokens: int) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
+import string
+import unicodedata
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +15,10 @@ from typing import Any
 from edgekv.errors import InputError
 from edgekv.prompt.text import PARAGRAPH
 
-from . import overlap
 from .document import Document, Question
 
 REPLY_TOKENS = 48
+_ARTICLES = frozenset({"a", "an", "the"})
 EXAMPLE = '{"documents": ["..."], "question": "...", "answers": ["..."]}'
 
 
@@ -32,11 +35,11 @@ class OpenQuestion(Question):
 
     def score(self, reply: str) -> float:
         """1 if the reply holds one of the spellings, else 0."""
-        return float(any(overlap.holds(reply, answer) for answer in self.answers))
+        return float(any(holds(reply, answer) for answer in self.answers))
 
     def f1(self, reply: str) -> float:
         """The largest F1 of the reply with a spelling."""
-        return max(overlap.f1(reply, answer) for answer in self.answers)
+        return max(word_f1(reply, answer) for answer in self.answers)
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ def _item(line: str, where: str) -> Item:
         for name, several in (("documents", True), ("question", False), ("answers", True))
     )
     for answer in answers:
-        if not overlap.words(answer):
+        if not words(answer):
             raise InputError(
                 f"{where}: {answer!r} in 'answers' has only articles and punctuation, which do not count; "
                 "give an answer with another word"
@@ -116,3 +119,22 @@ def _kind(value: object) -> str:
         return json.dumps(value)
     names: dict[type, str] = {dict: "an object", list: "a list", str: "a text"}
     return names.get(type(value), "a number")
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a text, without case, punctuation and articles (SQuAD, arXiv:1606.05250)."""
+    plain = (char for char in text.lower() if char not in string.punctuation and unicodedata.category(char)[0] != "P")
+    return [word for word in "".join(plain).split() if word not in _ARTICLES]
+
+
+def holds(reply: str, answer: str) -> bool:
+    """Return True if a reply says an answer: its words, next to each other."""
+    said, wanted = (f" {' '.join(words(text))} " for text in (reply, answer))
+    return wanted in said
+
+
+def word_f1(reply: str, answer: str) -> float:
+    """Return F1, the harmonic mean of precision and recall of the reply's words."""
+    said, wanted = Counter(words(reply)), Counter(words(answer))
+    n_common = sum((said & wanted).values())
+    return 2 * n_common / (sum(said.values()) + sum(wanted.values())) if n_common else 0.0

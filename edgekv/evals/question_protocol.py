@@ -23,7 +23,7 @@ class Answered:
     """The result of a question.
 
     reply: what the model said
-    nll: the mean of -ln p over the tokens of the right answer (`answer.answer_nll`); None = not measured
+    nll: the mean of -ln p over the tokens of the right answer (`answer_likelihood.answer_nll`); None = not measured
     mass: the share of what question and answer attend to that is left when the question is asked or, if it belongs
         to the turn of the text, when the reply begins (`attention_mass.surviving_mass`); None = not measured
     """

@@ -4,7 +4,6 @@ import pytest
 
 from edgekv.errors import ConfigError
 from edgekv.evals import prose
-from edgekv.evals.chat_of_facts import talk
 from edgekv.evals.grid import Grid
 from edgekv.evals.setting import OpenRuntime
 from edgekv.evals.tasks import long_chat
@@ -19,9 +18,9 @@ def model(tiny_model):
 
 
 def test_facts_are_told_in_the_first_quarter_and_the_rest_quotes_the_text(model):
-    said = talk(model, None, TOKENS, 7, TURNS, FACTS)
-    assert said == talk(model, None, TOKENS, 7, TURNS, FACTS)
-    assert said != talk(model, None, TOKENS, 8, TURNS, FACTS)
+    said = long_chat.talk(model, None, TOKENS, 7, TURNS, FACTS)
+    assert said == long_chat.talk(model, None, TOKENS, 7, TURNS, FACTS)
+    assert said != long_chat.talk(model, None, TOKENS, 8, TURNS, FACTS)
     assert len(said.messages) == TURNS
     answers = [question.right for question in said.questions]
     told = [i for i, message in enumerate(said.messages) if any(answer in message for answer in answers)]
@@ -42,7 +41,7 @@ def test_facts_are_told_in_the_first_quarter_and_the_rest_quotes_the_text(model)
 )
 def test_what_cannot_be_is_refused(model, tokens, turns, facts, message):
     with pytest.raises(ConfigError, match=message):
-        talk(model, None, tokens, 0, turns, facts)
+        long_chat.talk(model, None, tokens, 0, turns, facts)
 
 
 @pytest.mark.parametrize("policy", ["full", "keydiff"])
@@ -67,4 +66,4 @@ def test_asking_leaves_no_trace(tiny_model, policy, monkeypatch):
 def test_a_passage_may_have_fewer_tokens_once_it_is_read_again(model, monkeypatch):
     cut_out = prose.passage
     monkeypatch.setattr(prose, "passage", lambda *arguments, **options: cut_out(*arguments, **options)[:-3])
-    assert len(talk(model, None, TOKENS, 7, TURNS, FACTS).messages) == TURNS
+    assert len(long_chat.talk(model, None, TOKENS, 7, TURNS, FACTS).messages) == TURNS

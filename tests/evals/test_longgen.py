@@ -9,8 +9,7 @@ import pytest
 from reference_transformer import ReferenceModel
 
 from edgekv.errors import ConfigError, InputError
-from edgekv.evals.long_generation import PROMPTS, SAMPLED, generate, long_generation
-from edgekv.evals.repetition import repetition
+from edgekv.evals.long_generation import PROMPTS, SAMPLED, generate, long_generation, repetition
 from edgekv.evals.setting import FULL, OpenRuntime, Setting
 from edgekv.evals.tokens import log_losses, prompt_tokens
 from edgekv.generation.sampler import GREEDY

@@ -12,10 +12,9 @@ from reference_transformer import ReferenceModel, attention, rms_norm
 import edgekv
 from edgekv.errors import BudgetError, ConfigError, InputError
 from edgekv.evals.captures import Reader, by_layer, output_projections
-from edgekv.evals.eviction import kept_cells
 from edgekv.evals.full_read import FullRead
 from edgekv.evals.grid import Grid, in_process, measure, run
-from edgekv.evals.output_perturbation import N_QUERIES, capture_setting, perturbation
+from edgekv.evals.output_perturbation import N_QUERIES, capture_setting, kept_cells, perturbation
 from edgekv.evals.results import Results
 from edgekv.evals.setting import OpenRuntime, Setting
 from edgekv.policies import POLICIES, parse_policy

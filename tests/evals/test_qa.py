@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import edgekv
-from edgekv.evals import overlap
+from edgekv.evals import qa
 from edgekv.evals.grid import Grid, in_process, run
 from edgekv.evals.qa import OpenQuestion, read_items
 from edgekv.evals.results import Results
@@ -100,8 +100,8 @@ def test_a_file_that_is_none_is_told(tmp_path, data):
     ],
 )
 def test_scores_count_words(reply, answer, held, f1):
-    assert overlap.holds(reply, answer) is held
-    assert overlap.f1(reply, answer) == pytest.approx(f1)
+    assert qa.holds(reply, answer) is held
+    assert qa.word_f1(reply, answer) == pytest.approx(f1)
 
 
 def test_the_best_spelling_counts():

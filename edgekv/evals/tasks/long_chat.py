@@ -2,19 +2,64 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import edgekv
+from edgekv.binding.model import Model
+from edgekv.errors import ConfigError
+from edgekv.evals import prose
 from edgekv.evals.case import Case, book_text
-from edgekv.evals.chat_of_facts import TELLING, talk
 from edgekv.evals.document import Question
+from edgekv.evals.needle import MAX_NEEDLES, told_facts
 from edgekv.evals.question_protocol import ask_from
 from edgekv.evals.setting import OpenRuntime
 from edgekv.generation.sampler import GREEDY
 
 PARAMS = {"turns": (200,), "facts": (8,), "reply": (24,)}
+TELLING = 4  # facts are told in the first of so many parts of a chat
+REMARK = "I read this today: {text}\n\nWhat do you make of it?"
 TEMPLATE_TOKENS = 48  # tokens that a turn takes beside what is quoted and said
+
+
+@dataclass(frozen=True)
+class Talk:
+    """A chat: messages of the user, turn by turn, and questions about the facts among them."""
+
+    messages: tuple[str, ...]
+    questions: tuple[Question, ...]
+
+
+def talk(model: Model, source: str | None, n_tokens: int, seed: int, n_turns: int, n_facts: int) -> Talk:
+    """Return a chat of n_turns. Some of the first quarter tell a fact; the others quote n_tokens of prose in all.
+
+    source: the running text of a book, which begins again if it is too short; None = generated prose
+
+    Equal arguments give equal chats. Raises ConfigError for counts that cannot be, and InputError if the source is too
+    short.
+    """
+    n_telling = n_turns // TELLING
+    if not 1 <= n_facts <= min(MAX_NEEDLES, n_telling):
+        raise ConfigError(
+            f"facts={n_facts} cannot be told in the first quarter of {n_turns} turns; choose 1 to {MAX_NEEDLES} facts, "
+            f"and at least {TELLING} turns for each"
+        )
+    n_quoting = n_turns - n_facts
+    if n_tokens < n_quoting:
+        raise ConfigError(f"length={n_tokens} gives {n_quoting} turns nothing to quote; give more tokens")
+    rng = random.Random(seed)
+    tokens = model.tokenize(prose.passage(model, source, n_tokens, rng, again=True))[:n_tokens]  # sometimes one fewer
+    bounds = [i * len(tokens) // n_quoting for i in range(n_quoting + 1)]
+    messages = [
+        REMARK.format(text=prose.text_of(model, tokens[begin:end]).strip()) for begin, end in itertools.pairwise(bounds)
+    ]
+    facts = list(told_facts(rng, n_facts))
+    for turn, (sentence, _) in zip(sorted(rng.sample(range(n_telling), n_facts)), facts, strict=True):
+        messages.insert(turn, sentence)
+    return Talk(tuple(messages), tuple(question for _, question in facts))
 
 
 def measure(case: Case, runtimes: OpenRuntime) -> dict[str, Any]:
