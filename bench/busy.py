@@ -12,7 +12,6 @@ run is a fresh process; runs alone and beside competitors take turns, and the ta
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
@@ -62,9 +61,6 @@ def busy_processes(n: int) -> Iterator[None]:
 
 def main() -> None:
     """Print speeds alone and beside competitors, and what they are of the fair share."""
-    if sys.argv[1:] == ["--case"]:
-        print(json.dumps(run_case(json.load(sys.stdin))))
-        return
     parser = programs.arguments(__doc__ or "")
     parser.add_argument("--competitors", type=int, action="append", help="busy processes beside it (default: 1 and 3)")
     parser.add_argument("--turns", type=int, default=7)
@@ -95,4 +91,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    programs.run(main, run_case)

@@ -22,7 +22,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import subprocess
 import sys
 import tempfile
 from dataclasses import replace
@@ -97,9 +96,8 @@ JOBS = {job.__name__: job for job in (measure, refusals, ceiling_for)}
 
 
 def in_fresh_process(job: str, **case: object) -> dict[str, object]:
-    """A job of JOBS in a process that does nothing else."""
-    command = [sys.executable, __file__, job, json.dumps(case)]
-    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+    """Return the figures of a job of JOBS, in a process that does nothing else."""
+    return programs.in_fresh_process(__file__, case | {"job": job})
 
 
 def run(options: argparse.Namespace, book: Path) -> list[dict]:
@@ -175,7 +173,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3 and sys.argv[1] in JOBS:
-        print(json.dumps(JOBS[sys.argv[1]](json.loads(sys.argv[2]))))
-    else:
-        main()
+    programs.run(main, lambda case: JOBS[case["job"]](case))

@@ -15,7 +15,6 @@ share of the time that scores and moves cells. Predictions stand beside the figu
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 
@@ -116,7 +115,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--case"]:
-        print(json.dumps(run_case(json.load(sys.stdin))))
-    else:
-        main()
+    programs.run(main, run_case)

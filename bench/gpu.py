@@ -18,8 +18,6 @@ staged.
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -82,10 +80,6 @@ def llama_case(case: dict) -> dict[str, float]:
 
 
 def main() -> None:
-    if "--case" in sys.argv:
-        case = json.load(sys.stdin)
-        print(json.dumps(edgekv_case(case) if case["edgekv"] else llama_case(case)))
-        return
     parser = programs.arguments(__doc__)
     parser.add_argument("--tokens", type=int, action="append", help="length of the text; repeatable (1000, 8000)")
     parser.add_argument("--budget", type=int, default=1024, help="cells (default: 1024)")
@@ -120,4 +114,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    programs.run(main, lambda case: edgekv_case(case) if case["edgekv"] else llama_case(case))

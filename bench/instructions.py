@@ -13,9 +13,7 @@ library is not a portable one. What was predicted before anything was measured s
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import time
 
 import edgekv
@@ -43,9 +41,6 @@ def run_case(case: dict[str, object]) -> dict[str, object]:
 
 
 def main() -> None:
-    if "--case" in sys.argv:
-        print(json.dumps(run_case(json.load(sys.stdin))))
-        return
     parser = programs.arguments(__doc__)
     parser.add_argument("--read", type=int, default=512, help="tokens read")
     parser.add_argument("--runs", type=int, default=3, help="runs of each set")
@@ -77,4 +72,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    programs.run(main, run_case)

@@ -13,7 +13,6 @@ shortest and the longest text are within 1 %. The program fails where one of the
 from __future__ import annotations
 
 import itertools
-import json
 import sys
 import tempfile
 from pathlib import Path
@@ -87,7 +86,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--case"]:
-        print(json.dumps(run_case(json.load(sys.stdin))))
-    else:
-        main()
+    programs.run(main, run_case)

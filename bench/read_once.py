@@ -10,8 +10,6 @@ takes a thousandth of reading 200,000 tokens, since it loads a few MiB and feeds
 from __future__ import annotations
 
 import itertools
-import json
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -92,8 +90,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if "--case" in sys.argv:
-        given = json.load(sys.stdin)
-        print(json.dumps(ask(given) if "question" in given else read_once(given)))
-    else:
-        main()
+    programs.run(main, lambda case: ask(case) if "question" in case else read_once(case))

@@ -11,7 +11,6 @@ programs then matter less. What was predicted before anything was measured stand
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 
@@ -81,7 +80,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--case"]:
-        print(json.dumps(run_case(json.load(sys.stdin))))
-    else:
-        main()
+    programs.run(main, run_case)

@@ -29,6 +29,7 @@ import edgekv
 from edgekv.devices import devices
 from edgekv.evals import prose
 from edgekv.testing import programs
+from edgekv.testing.server_process import status_bytes
 
 PREDICTED = {"host": 112, "A": 52, "B": 76}
 
@@ -48,18 +49,12 @@ class LocalServer:
                 if self.process.poll() is not None:
                     raise
                 time.sleep(0.05)
-        self.before_bytes = self.held("VmRSS")
-
-    def held(self, field: str) -> int:
-        """Bytes that the process holds (VmRSS), or held at most (VmHWM)."""
-        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
-        (found,) = (line.split()[1] for line in lines if line.startswith(f"{field}:"))
-        return int(found) * 1024
+        self.before_bytes = status_bytes(self.process.pid, "VmRSS")
 
     @property
     def peak_bytes(self) -> int:
         """The most that it held beyond what it held without a client."""
-        return self.held("VmHWM") - self.before_bytes
+        return status_bytes(self.process.pid, "VmHWM") - self.before_bytes
 
     def close(self) -> None:
         self.process.kill()

@@ -186,7 +186,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if "--case" in sys.argv:
-        print(json.dumps(run_case(json.load(sys.stdin))))
-    else:
-        main()
+    programs.run(main, run_case)

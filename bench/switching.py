@@ -18,7 +18,6 @@ all of them while most rest on the disk, and each of them alone. Every way is a 
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from pathlib import Path
@@ -139,7 +138,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if "--case" in sys.argv:
-        print(json.dumps(run_case(json.load(sys.stdin))))
-    else:
-        main()
+    programs.run(main, run_case)

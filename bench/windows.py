@@ -13,9 +13,7 @@ with the other one, and the table shows medians of their ratios within a pair. P
 
 from __future__ import annotations
 
-import json
 import resource
-import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -112,8 +110,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--case"]:
-        given = json.load(sys.stdin)
-        print(json.dumps(SIDES[given["side"]](given)))
-    else:
-        main()
+    programs.run(main, lambda case: SIDES[case["side"]](case))

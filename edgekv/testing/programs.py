@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 MIB = 1 << 20
 
@@ -35,6 +36,14 @@ def in_fresh_process(script: str, case: dict[str, object]) -> dict[str, object]:
     child = subprocess.run(command, input=json.dumps(case), stdout=subprocess.PIPE, text=True, check=True)
     figures: dict[str, object] = json.loads(child.stdout)
     return figures
+
+
+def run(main: Callable[[], object], run_case: Callable[[Any], object]) -> None:
+    """Run a bench; or with `--case` a case from standard input, as `in_fresh_process` asks, and print its figures."""
+    if sys.argv[1:] == ["--case"]:
+        print(json.dumps(run_case(json.load(sys.stdin))))
+    else:
+        main()
 
 
 def in_turn(i: int, ours: Callable[[], object], plain: Callable[[], object]) -> float:

@@ -42,14 +42,15 @@ class Serving:
 
     def peak_bytes(self) -> int:
         """The most that the process with the model has held, as the kernel counts it."""
-        return _status(self.worker_pid() or self.process.pid, "VmHWM")
+        return status_bytes(self.worker_pid() or self.process.pid, "VmHWM")
 
     def resident_bytes(self) -> int:
         """Return the resident bytes of the server's own process."""
-        return _status(self.process.pid, "VmRSS")
+        return status_bytes(self.process.pid, "VmRSS")
 
 
-def _status(pid: int, field: str) -> int:
+def status_bytes(pid: int, field: str) -> int:
+    """Return the bytes that a process holds ("VmRSS") or held at most ("VmHWM")."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
