@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from edgekv.errors import InvalidModelError, UnsupportedModelError
+from edgekv.errors import UnsupportedModelError
 
-from .metadata import Array, Metadata
+from .metadata import Array, Metadata, damaged
 
 __all__ = ["check_dimensions", "check_runnable", "layer_arrays"]
 
@@ -75,22 +75,22 @@ def _read_sizes(architecture: str, metadata: Metadata) -> dict[str, int]:
             if name in _PER_LAYER and key in metadata.arrays:
                 _check_per_layer(key, metadata.arrays[key], sizes["block_count"], limit)
             elif key in metadata.arrays:
-                raise _damaged(f"{key!r} is an array, but must be one number")
+                raise damaged(f"{key!r} is an array, but must be one number")
             elif name in _REQUIRED:
-                raise _damaged(f"the metadata key {key!r} is missing")
+                raise damaged(f"the metadata key {key!r} is missing")
             continue
         least = 0 if name in _MAY_BE_ZERO or (name in _HEADS and architecture in _RECURRENT) else 1
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= limit:
-            raise _damaged(f"{key!r} is {value!r}, but must be a whole number from {least} to {limit}")
+            raise damaged(f"{key!r} is {value!r}, but must be a whole number from {least} to {limit}")
         sizes[name] = value
     return sizes
 
 
 def _check_per_layer(key: str, array: Array, n_layer: int, limit: int) -> None:
     if array.length != n_layer:
-        raise _damaged(f"the array {key!r} has {array.length} elements, but the model has {n_layer} layers")
+        raise damaged(f"the array {key!r} has {array.length} elements, but the model has {n_layer} layers")
     if array.element_type not in ("i32", "u32") or not all(0 <= value <= limit for value in array.values or ()):
-        raise _damaged(f"the array {key!r} must hold whole numbers of 32 bits from 0 to {limit}")
+        raise damaged(f"the array {key!r} must hold whole numbers of 32 bits from 0 to {limit}")
 
 
 def _check_heads(architecture: str, sizes: dict[str, int]) -> None:
@@ -99,13 +99,13 @@ def _check_heads(architecture: str, sizes: dict[str, int]) -> None:
         return
     n_head_kv = sizes.get("attention.head_count_kv", n_head)
     if not n_head_kv or n_head % n_head_kv:
-        raise _damaged(
+        raise damaged(
             f"'{architecture}.attention.head_count_kv' is {n_head_kv}, "
             f"but must divide the {n_head} heads of 'attention.head_count'"
         )
     n_embd = sizes["embedding_length"]
     if "attention.key_length" not in sizes and n_embd % n_head:
-        raise _damaged(
+        raise damaged(
             f"'{architecture}.embedding_length' is {n_embd}, but must be a multiple of the {n_head} heads "
             "of 'attention.head_count' where 'attention.key_length' is missing"
         )
@@ -122,7 +122,7 @@ def _check_heads_per_layer(architecture: str, metadata: Metadata) -> None:
     )
     for il, (n_head, n_head_kv) in enumerate(zip(heads, kv_heads, strict=True)):
         if n_head_kv and (not n_head or int(n_head) % int(n_head_kv)):
-            raise _damaged(f"layer {il} has {n_head_kv} KV heads, but they must divide its {n_head} heads")
+            raise damaged(f"layer {il} has {n_head_kv} KV heads, but they must divide its {n_head} heads")
 
 
 def _check_free_layers(architecture: str, metadata: Metadata) -> None:
@@ -159,12 +159,12 @@ def _check_rope(architecture: str, metadata: Metadata, sizes: dict[str, int]) ->
     of_windows = ("dimension_count_swa", n_rot_swa, head_dim_swa or head_dim)
     for key, n, width in (("dimension_count", n_rot, head_dim), of_windows):
         if n % 2:
-            raise _damaged(f"'{architecture}.rope.{key}' is {n}, but must be even")
+            raise damaged(f"'{architecture}.rope.{key}' is {n}, but must be even")
         if width is not None and n > width:
-            raise _damaged(f"'{architecture}.rope.{key}' is {n}, but a head has {width} values")
+            raise damaged(f"'{architecture}.rope.{key}' is {n}, but a head has {width} values")
     scaling = metadata.scalars.get(f"{architecture}.rope.scaling.type", "none")
     if scaling not in _ROPE_SCALINGS:
-        raise _damaged(f"'{architecture}.rope.scaling.type' is {scaling!r}, but must be one of {_ROPE_SCALINGS}")
+        raise damaged(f"'{architecture}.rope.scaling.type' is {scaling!r}, but must be one of {_ROPE_SCALINGS}")
     _check_sections(architecture, metadata, head_dim)
 
 
@@ -175,11 +175,11 @@ def _check_sections(architecture: str, metadata: Metadata, head_dim: int | None)
     given = metadata.scalars.get(key)
     sections = (given,) * _N_SECTIONS if given is not None else tuple(array.values or ()) if array else ()
     if not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in sections):
-        raise _damaged(f"{key!r} is {sections}, but must hold whole numbers of at least 0")
+        raise damaged(f"{key!r} is {sections}, but must hold whole numbers of at least 0")
     if architecture in _SECTIONED and not any(sections[: _N_SECTIONS - 1]):
-        raise _damaged(f"{key!r} is {sections}, but one of the first three sections must have pairs")
+        raise damaged(f"{key!r} is {sections}, but one of the first three sections must have pairs")
     if head_dim is not None and sum(map(int, sections)) > head_dim:
-        raise _damaged(f"{key!r} is {sections}, {sum(map(int, sections))} pairs, but a head has {head_dim} values")
+        raise damaged(f"{key!r} is {sections}, {sum(map(int, sections))} pairs, but a head has {head_dim} values")
 
 
 def _check_floats(architecture: str, metadata: Metadata) -> None:
@@ -189,9 +189,9 @@ def _check_floats(architecture: str, metadata: Metadata) -> None:
         if not key.startswith(f"{architecture}.") or not isinstance(value, float):
             continue
         if not math.isfinite(value):
-            raise _damaged(f"{key!r} is {value}, but must be finite")
+            raise damaged(f"{key!r} is {value}, but must be finite")
         if value < 0 and key.endswith("epsilon"):
-            raise _damaged(f"{key!r} is {value}, but must be at least 0")
+            raise damaged(f"{key!r} is {value}, but must be at least 0")
 
 
 def _check_experts(architecture: str, metadata: Metadata) -> None:
@@ -200,19 +200,15 @@ def _check_experts(architecture: str, metadata: Metadata) -> None:
     if f"{architecture}.expert_used_count" in metadata.arrays:
         return
     if not (isinstance(n_expert, int) and isinstance(n_used, int) and 0 <= n_used <= n_expert <= _MAX_EXPERTS):
-        raise _damaged(
+        raise damaged(
             f"'{architecture}.expert_used_count' is {n_used!r} of {n_expert!r} in 'expert_count', "
             f"but must be at most that, and that at most {_MAX_EXPERTS}"
         )
     if n_expert and not n_used:
-        raise _damaged(f"'{architecture}.expert_used_count' is 0 of {n_expert} experts, but must be at least 1")
+        raise damaged(f"'{architecture}.expert_used_count' is 0 of {n_expert} experts, but must be at least 1")
 
 
 def _unsupported(architecture: str, reason: str) -> UnsupportedModelError:
     return UnsupportedModelError(
         f"architecture {architecture!r} uses {reason}, which is not supported yet; choose a model of another family"
     )
-
-
-def _damaged(problem: str) -> InvalidModelError:
-    return InvalidModelError(f"{problem}; the file is damaged or badly converted: download it again")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["GGML_TYPES", "GgmlType"]
+__all__ = ["GGML_TYPES", "TYPE_NUMBERS", "GgmlType"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +62,5 @@ GGML_TYPES = {
     41: GgmlType("Q1_0", 128, 18),
     42: GgmlType("Q2_0", 64, 18),
 }
+
+TYPE_NUMBERS = {known.name: number for number, known in GGML_TYPES.items()}

@@ -29,7 +29,7 @@ TEMPLATE_KEY = "tokenizer.chat_template"
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
-_DEFAULT_ALIGNMENT = 32
+DEFAULT_ALIGNMENT = 32
 _READ_BYTES = 1 << 18
 # Limits of ggml on a tensor; a model of 512 layers has some 20,000 tensors.
 _MAX_TENSORS = 65_536
@@ -199,7 +199,7 @@ def parse_header(stream: Stream) -> Header:
     check_tokenizer(architecture, metadata)
     tensors = _read_tensors(stream, n_tensors)
     alignment = _alignment(metadata)
-    data_offset = _padded(stream.position, alignment)
+    data_offset = padded(stream.position, alignment)
     return Header(
         architecture=architecture,
         metadata=metadata.scalars,
@@ -279,7 +279,7 @@ def _read_tensor(stream: Stream) -> TensorInfo:
 
 def _alignment(metadata: Metadata) -> int:
     """Return the alignment of the tensor data and of each tensor, in bytes."""
-    alignment = metadata.scalars.get("general.alignment", _DEFAULT_ALIGNMENT)
+    alignment = metadata.scalars.get("general.alignment", DEFAULT_ALIGNMENT)
     if isinstance(alignment, bool) or not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
         raise InvalidModelError(f"'general.alignment' is {alignment!r}, but must be a power of 2; download it again")
     return alignment
@@ -302,9 +302,10 @@ def _check_layout(tensors: tuple[TensorInfo, ...], data_offset: int, alignment: 
                 f"needs {tensor.n_bytes} bytes; download it again"
             )
         weight_bytes += tensor.n_bytes
-        offset = _padded(offset + tensor.n_bytes, alignment)
+        offset = padded(offset + tensor.n_bytes, alignment)
     return weight_bytes
 
 
-def _padded(n_bytes: int, alignment: int) -> int:
+def padded(n_bytes: int, alignment: int) -> int:
+    """Return the least multiple of the alignment that holds n_bytes."""
     return -(-n_bytes // alignment) * alignment

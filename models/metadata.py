@@ -13,7 +13,7 @@ from edgekv.errors import InvalidModelError
 
 from .stream import MAX_STRING_BYTES, Stream
 
-__all__ = ["TOKENS_KEY", "Array", "Metadata", "Scalar", "read_metadata"]
+__all__ = ["TOKENS_KEY", "Array", "Metadata", "Scalar", "damaged", "read_metadata"]
 
 Scalar = bool | int | float | str
 
@@ -203,3 +203,8 @@ def _bad_type(key: str, value_type: int) -> str:
         f"the metadata key {key!r} has the value type {value_type}, but GGUF has only the types 0 to 12, "
         "and no array of arrays; the file is damaged: download it again"
     )
+
+
+def damaged(problem: str) -> InvalidModelError:
+    """Return the error for metadata that could be read but cannot be right."""
+    return InvalidModelError(f"{problem}; the file is damaged or badly converted: download it again")

@@ -11,14 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .ggml_types import GGML_TYPES, GgmlType
+from .ggml_types import GGML_TYPES, TYPE_NUMBERS, GgmlType
+from .header import DEFAULT_ALIGNMENT, padded
 from .suggested import SuggestedModel, Tokenizer
 
 __all__ = ["outline_bytes", "write_outline"]
 
-_ALIGNMENT = 32
 _U32, _I32, _F32, _STRING, _ARRAY = 4, 5, 6, 8, 9  # enum gguf_type
-_NUMBERS = {type_.name: number for number, type_ in GGML_TYPES.items()}
 _BYTE_TOKENS = range(0x21, 0x180)  # characters that stand for bytes, and some more
 
 
@@ -31,11 +30,11 @@ def write_outline(path: Path, model: SuggestedModel) -> None:
     offset = 0
     for name, shape, type_ in tensors:
         header += _string(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
-        header += struct.pack("<IQ", _NUMBERS[type_.name], offset)
-        offset += _padded(type_.n_bytes(math.prod(shape)))
+        header += struct.pack("<IQ", TYPE_NUMBERS[type_.name], offset)
+        offset += padded(type_.n_bytes(math.prod(shape)), DEFAULT_ALIGNMENT)
     with path.open("wb") as file:
         file.write(header)
-        file.truncate(_padded(len(header)) + offset)
+        file.truncate(padded(len(header), DEFAULT_ALIGNMENT) + offset)
 
 
 def outline_bytes(model: SuggestedModel) -> int:
@@ -108,7 +107,7 @@ def _tensors(model: SuggestedModel) -> Iterator[tuple[str, tuple[int, ...], Ggml
 def _types(quantization: str) -> tuple[GgmlType, GgmlType, GgmlType]:
     """Return the types of usual matrices, of those that are stored more precisely, and of vectors."""
     names = {"Q8_0": ("Q8_0", "Q8_0"), "Q4_K_M": ("Q4_K", "Q6_K")}[quantization]
-    usual, better, f32 = (GGML_TYPES[_NUMBERS[name]] for name in (*names, "F32"))
+    usual, better, f32 = (GGML_TYPES[TYPE_NUMBERS[name]] for name in (*names, "F32"))
     return usual, better, f32
 
 
@@ -135,7 +134,3 @@ def _value(kind: int, value: Any) -> bytes:
 def _string(text: str) -> bytes:
     data = text.encode()
     return struct.pack("<Q", len(data)) + data
-
-
-def _padded(n_bytes: int) -> int:
-    return -(-n_bytes // _ALIGNMENT) * _ALIGNMENT

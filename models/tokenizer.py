@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from edgekv.errors import InvalidModelError, UnsupportedModelError
+from edgekv.errors import UnsupportedModelError
 
-from .metadata import TOKENS_KEY, Metadata
+from .metadata import TOKENS_KEY, Metadata, damaged
 
 __all__ = ["check_tokenizer"]
 
@@ -35,24 +35,20 @@ def check_tokenizer(architecture: str, metadata: Metadata) -> None:
         )
     tokens = metadata.arrays.get(TOKENS_KEY)
     if tokens is None or tokens.element_type != "string":
-        raise _damaged(f"the vocabulary {TOKENS_KEY!r} is missing or no array of strings")
+        raise damaged(f"the vocabulary {TOKENS_KEY!r} is missing or no array of strings")
     if tokens.length < _MIN_TOKENS:
-        raise _damaged(f"the vocabulary has {tokens.length} tokens, but at least {_MIN_TOKENS} spell every text")
+        raise damaged(f"the vocabulary has {tokens.length} tokens, but at least {_MIN_TOKENS} spell every text")
     if model != "gpt2" and metadata.n_byte_tokens < 256:
-        raise _damaged(f"the vocabulary has tokens for {metadata.n_byte_tokens} bytes, but needs one for each of 256")
+        raise damaged(f"the vocabulary has tokens for {metadata.n_byte_tokens} bytes, but needs one for each of 256")
     for name, (types, is_per_token) in _ARRAYS.items():
         _check_array(f"tokenizer.ggml.{name}", metadata, types, tokens.length if is_per_token else 0)
 
 
 def _check_array(key: str, metadata: Metadata, types: tuple[str, ...], least: int) -> None:
     if key in metadata.scalars:
-        raise _damaged(f"{key!r} is {metadata.scalars[key]!r}, but must be an array")
+        raise damaged(f"{key!r} is {metadata.scalars[key]!r}, but must be an array")
     array = metadata.arrays.get(key)
     if array is not None and array.element_type not in types:
-        raise _damaged(f"{key!r} has elements of type {array.element_type}, but must have {' or '.join(types)}")
+        raise damaged(f"{key!r} has elements of type {array.element_type}, but must have {' or '.join(types)}")
     if array is not None and array.length < least:
-        raise _damaged(f"{key!r} has {array.length} elements, but there are {least} tokens")
-
-
-def _damaged(problem: str) -> InvalidModelError:
-    return InvalidModelError(f"{problem}; the file is damaged or badly converted: download it again")
+        raise damaged(f"{key!r} has {array.length} elements, but there are {least} tokens")

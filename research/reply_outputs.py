@@ -29,11 +29,11 @@ import numpy as np
 import edgekv
 from edgekv.binding.cache import Cache
 from edgekv.evals import qa
-from edgekv.evals.captures import Projection, output_projections, stored_rows
+from edgekv.evals.captures import Projection, output_projections, stored_head
 from edgekv.evals.output_perturbation import capture_setting
 from edgekv.evals.results import Results
 from edgekv.evals.tokens import begin
-from edgekv.policies import Head, parse_policy
+from edgekv.policies import parse_policy
 from edgekv.policies.attention import attention
 from edgekv.prompt.text import PARAGRAPH
 from edgekv.prompt.turns import Turns
@@ -93,14 +93,8 @@ def newest_outputs(cache: Cache, w_o: list[Projection]) -> Outputs:
         groups = queries.reshape(len(projections), -1, *queries.shape[1:])
         heads = []
         for g, (group, projection) in enumerate(zip(groups, projections, strict=True)):
-            head = Head(
-                keys=stored_rows(cache, layer, g, values=False),
-                values=stored_rows(cache, layer, g, values=True),
-                positions=cache.positions(layer, g),
-                queries=group[:, -1:],
-                query_positions=rows[-1:],
-                scale=scale,
-            )
+            stored = stored_head(cache, layer, g)
+            head = replace(stored, queries=group[:, -1:], query_positions=rows[-1:], scale=scale)
             mixed = attention(head)[:, 0] @ np.asarray(head.values, dtype=np.float64)  # (G, d_v)
             heads.append(np.einsum("gd,gde->ge", mixed, projection))
         found.append(np.concatenate(heads))

@@ -75,18 +75,14 @@ class Reader:
         for (layer, g), sums in zip(self.kv_heads, carried, strict=True):
             queries, rows, scale = self.cache.queries(layer)
             n_new = min(len(rows), self.block)
-            positions = self.cache.positions(layer, g)
+            stored = stored_head(self.cache, layer, g)
             found.append(
-                Head(
-                    keys=stored_rows(self.cache, layer, g, values=False),
-                    values=stored_rows(self.cache, layer, g, values=True),
-                    positions=positions,
+                replace(
+                    stored,
                     queries=queries.reshape(len(self.w_o[layer]), -1, *queries.shape[1:])[g][:, -n_new:],
                     query_positions=rows[-n_new:],
-                    accumulated=np.pad(sums, (0, len(positions) - len(sums))),
+                    accumulated=np.pad(sums, (0, len(stored.positions) - len(sums))),
                     scale=scale,
-                    layer=layer,
-                    head=g,
                 )
             )
         return found
@@ -94,6 +90,12 @@ class Reader:
     def with_norms(self, head: Head) -> Head:
         """The head with norm1(V W_O) of its cells, which `critical` reads."""
         return replace(head, wo_norm=wo_norms(np.asarray(head.values), self.w_o[head.layer][head.head]))
+
+
+def stored_head(cache: Cache, layer: int, g: int) -> Head:
+    """Return the cells of a head, without queries. Raises ConfigError for cells that are not plain f16."""
+    keys, values = (stored_rows(cache, layer, g, values=values) for values in (False, True))
+    return Head(keys=keys, values=values, positions=cache.positions(layer, g), layer=layer, head=g)
 
 
 def stored_rows(cache: Cache, layer: int, g: int, *, values: bool) -> npt.NDArray[np.float32]:

@@ -13,7 +13,7 @@ import edgekv
 from edgekv.policies import Head, Policy, parse_policy
 from edgekv.policies.critical import wo_norms
 
-from .captures import output_projections, stored_rows
+from .captures import output_projections, stored_head
 from .outputs import Layer
 
 N_QUERIES = 32
@@ -45,16 +45,7 @@ class FullRead:
             self._rows.append([cache.queries(layer) for layer in range(len(self._w_o))])
             cache.compact(as_it_is, runtime.block_loop.budget)
         self._cells: Heads = [
-            [
-                Head(
-                    keys=stored_rows(cache, layer, g, values=False),
-                    values=stored_rows(cache, layer, g, values=True),
-                    positions=cache.positions(layer, g),
-                    layer=layer,
-                    head=g,
-                )
-                for g in range(len(projections))
-            ]
+            [stored_head(cache, layer, g) for g in range(len(projections))]
             for layer, projections in enumerate(self._w_o)
         ]
         self._sums: dict[Policy, Arrays] = {}

@@ -11,7 +11,7 @@ from typing import Any
 
 from edgekv.binding import library, structs
 from edgekv.errors import UnsupportedModelError
-from edgekv.models.ggml_types import GGML_TYPES
+from edgekv.models.ggml_types import TYPE_NUMBERS
 from edgekv.models.header import Header, read_header
 
 from .fresh import in_fresh_process
@@ -58,7 +58,7 @@ def product_speeds(model: Path, block: int) -> list[ProductSpeed]:
     found: list[ProductSpeed] = []
     for name, weights, (depth, n_rows) in matrices(read_header(model)):
         try:
-            speed = in_fresh_process(_measure, _NUMBERS[name], depth, n_rows, block)
+            speed = in_fresh_process(_measure, TYPE_NUMBERS[name], depth, n_rows, block)
         except UnsupportedModelError:
             continue
         found.append(
@@ -74,9 +74,6 @@ def product_speeds(model: Path, block: int) -> list[ProductSpeed]:
             )
         )
     return found
-
-
-_NUMBERS = {known.name: number for number, known in GGML_TYPES.items()}
 
 
 def matrices(header: Header) -> list[tuple[str, float, tuple[int, int]]]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from edgekv.errors import ConfigError
 
-from .attention import attention, mean_over_group
+from .attention import attention
 from .base import Policy, option, required_budget
 from .head import Head
 from .largest_of_parts import largest_of_parts
@@ -72,7 +72,7 @@ class AhaKV(Policy):
     @largest_of_parts
     def accumulate(self, head: Head) -> Scores:
         rows = head.newest_rows(self.r) if self.recent_accumulation else head
-        gathered: Scores = mean_over_group(attention(rows, self.gains(rows))).sum(axis=0)
+        gathered: Scores = attention(rows, self.gains(rows)).mean(axis=0).sum(axis=0)
         return gathered if head.accumulated is None else gathered + head.accumulated
 
     def gains(self, head: Head) -> Floats | None:

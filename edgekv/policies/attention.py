@@ -40,11 +40,6 @@ def weights_with_sinks(logits: Floats, head: Head) -> Floats:
     return np.asarray(shares[..., : len(head.keys)])
 
 
-def mean_over_group(weights: Floats) -> Floats:
-    """(G, W, n) -> (W, n)."""
-    return np.asarray(weights.mean(axis=0))
-
-
 def window_attention(head: Head) -> Scores:
     """a_win: mean over query heads and rows -> (n,)."""
     return np.asarray(attention(head).mean(axis=(0, 1)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -71,10 +71,7 @@ class Policy:
     spread: ClassVar[str] = "head"
 
     def __post_init__(self) -> None:
-        for field in self.options():
-            problem = _problem(getattr(self, field.name), field)
-            if problem:
-                raise PolicyError(f"{self.name}({field.name}={getattr(self, field.name)}): {problem}")
+        check_options(self.name, self, self.options())
 
     @classmethod
     def options(cls) -> Iterator[dataclasses.Field[Any]]:
@@ -165,6 +162,14 @@ class Pooled(Policy):
 
     def native_fields(self) -> dict[str, Any]:
         return super().native_fields() | {"kernel": self.kernel, "pool": POOLS.index(self.pool)}
+
+
+def check_options(name: str, given: Any, fields: Iterable[dataclasses.Field[Any]]) -> None:
+    """Raise PolicyError for an option with an impossible value. name: the spelling of what has these options"""
+    for field in fields:
+        value = getattr(given, field.name)
+        if problem := _problem(value, field):
+            raise PolicyError(f"{name}({field.name}={value}): {problem}")
 
 
 def required_budget(head: Head) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .attention import attention, mean_over_group
+from .attention import attention
 from .base import Policy
 from .head import Head
 from .largest_of_parts import largest_of_parts
@@ -34,7 +34,7 @@ class H2O(Policy):
 
     @largest_of_parts
     def accumulate(self, head: Head) -> Scores:
-        gathered: Scores = mean_over_group(attention(head)).sum(axis=0)
+        gathered: Scores = attention(head).mean(axis=0).sum(axis=0)
         return gathered if head.accumulated is None else gathered + head.accumulated
 
     def n_rows(self, block: int) -> int:

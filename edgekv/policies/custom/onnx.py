@@ -17,7 +17,7 @@ import numpy as np
 
 from edgekv.errors import EdgeKVError, PolicyError
 from edgekv.memory.sizes import MIB
-from edgekv.policies.base import _problem, option
+from edgekv.policies.base import check_options, option
 
 from .graph_memory import scratch_bytes
 from .ort import new_session, required
@@ -60,10 +60,7 @@ class GraphOptions:
     )
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if problem := _problem(value, field):
-                raise PolicyError(f"onnx:PATH.onnx({field.name}={value}): {problem}")
+        check_options("onnx:PATH.onnx", self, dataclasses.fields(self))
 
     def spec(self, path: str) -> str:
         """Return the shortest spelling of a graph with these options."""
