@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgekv.errors import ConfigError, InputError
+from edgekv.errors import ConfigError, InputError, UnsupportedModelError
 from edgekv.generation.request import INSTRUCTION, ProgressCallback
 from edgekv.generation.stats import Stats
 from edgekv.options import Options
@@ -95,7 +95,8 @@ def observe(
     max_tokens: answer first, with at most this many tokens; 0 = look as soon as the prompt is read
     longest: the most tokens of prompt and answer together, because the copies grow with them; None = LONGEST
     Raises InputError for a longer text before anything is read, CeilingError if there is no room for
-    copies, ConfigError for an isolated runtime, unknown heads, or a missing package, and the errors of sessions.
+    copies, UnsupportedModelError for a model without attention, ConfigError for an isolated runtime, unknown heads, or
+    a missing package, and the errors of sessions.
     """
     block_loop = runtime.block_loop
     if max_tokens < 0:
@@ -105,8 +106,14 @@ def observe(
     if question is None and system is not None:
         raise ConfigError("a system message belongs to a chat; give a question too, or leave it out")
     with ExitStack() as copies, runtime.session(system) as session:
+        n_heads = [len(layer) for layer in session.budgets()]
+        if not n_heads:
+            raise UnsupportedModelError(
+                f"{runtime.plan.model.name} has no cells of single heads, so it keeps no tokens that could be shown; "
+                "choose a model with attention"
+            )
         files = [copies.enter_context(rereadable(Path(path))) for path in files]
-        noted = chosen_heads([len(layer) for layer in session.budgets()], layers, heads) if keys else []
+        noted = chosen_heads(n_heads, layers, heads) if keys else []
         parts: list[str | os.PathLike[str]] = [
             *files,
             *(text for text in (system, question) if text is not None),

@@ -14,6 +14,7 @@ import edgekv
 from edgekv.inspection import observe
 from edgekv.inspection.feed_recorder import recording
 from edgekv.inspection.observe import LONGEST
+from edgekv.testing.models.families import make_family
 
 BUDGET, BLOCK = 64, 32
 LICENSE = Path(__file__).parents[2] / "LICENSE"
@@ -165,3 +166,12 @@ def test_what_cannot_be_inspected(open_runtime, book, monkeypatch):
             observe(rt, "What?")
         assert observe(rt, "What?", keys=False).kept.mask.all()
         assert rt.block_loop.watch is None
+
+
+def test_a_model_without_attention_keeps_nothing_that_could_be_shown(tmp_path, book):
+    path = make_family(tmp_path / "mamba.gguf", "mamba2")
+    with (
+        edgekv.Runtime(path, memory="4GiB", threads=1) as runtime,
+        pytest.raises(edgekv.UnsupportedModelError, match=r"mamba\.gguf has no cells of single heads"),
+    ):
+        observe(runtime, "Who?", [book])
