@@ -123,9 +123,12 @@ def following(before: Head, now: Head, n_rows: int) -> Head:
 def output_projections(runtime: edgekv.Runtime) -> list[Projection]:
     """W_O of every layer with attention, from the model's file.
 
-    Raises ConfigError without the extra "eval", and for a model whose attention is not the plain one that is recomputed
-    here: with sliding windows, softcapping, sinks or latents.
+    Raises ConfigError without the extra "eval", and for a model without attention, or whose attention is not the plain
+    one that is recomputed here: with sliding windows, softcapping, sinks or latents.
     """
+    if not runtime.block_loop.cache.shape.n_layer:
+        architecture = runtime.model.header.architecture
+        raise ConfigError(f"{architecture!r} has no attention to measure; choose a model with attention")
     check_attention(runtime)
     reader, dequantize = needed("gguf", "eval").GGUFReader(runtime.model.path), needed("gguf.quants", "eval").dequantize
     kv_heads, head_dim_v = runtime.model.header.kv_heads, runtime.block_loop.cache.shape.head_dim_v

@@ -19,6 +19,7 @@ from edgekv.evals.results import Results
 from edgekv.evals.setting import OpenRuntime, Setting
 from edgekv.policies import POLICIES, parse_policy
 from edgekv.policies.selection import Protection
+from edgekv.testing.models.families import make_family
 
 SHAPE = {"n_layer": 3, "n_embd": 128, "n_head": 6, "n_head_kv": 3, "head_dim": 64}
 BLOCK, N_CELLS = 64, 192
@@ -176,3 +177,11 @@ def _noting(init, read):
         init(self, runtime, tokens)
 
     return noting
+
+
+def test_a_model_without_attention_is_refused(tmp_path):
+    path = str(make_family(tmp_path / "mamba.gguf", "mamba2"))
+    shape = {"blocks": (32,), "lengths": (96,), "samples": 1}
+    (case,) = Grid(task="perturbation", model=path, policies=("keydiff",), **shape).cases()
+    with OpenRuntime(threads=1) as runtimes:
+        assert "'mamba2' has no attention to measure" in measure(case, runtimes)["refused"]
