@@ -74,6 +74,10 @@ class Grid:
         if unknown := [name for name in self.params if name not in known]:
             possible = ", ".join(known) or "none"
             raise ConfigError(f"{unknown[0]!r} is no parameter of {self.task}; possible: {possible}")
+        for name, values in self.params.items():
+            kind, wanted = (str, "a name") if isinstance(known[name][0], str) else ((int, float), "a number")
+            if bad := [value for value in values if not isinstance(value, kind) and value not in known[name]]:
+                raise ConfigError(f"{name}={bad[0]!r} is not possible; give {wanted}")
         for spec in (*self.policies, self.focus_policy):
             if spec is not None and spec != FULL:
                 parse_policy(spec)

@@ -167,5 +167,7 @@ def _at_most_half(model: Model, lines: list[str], n_tokens: int, at_least: int) 
     fit = prose.fitting(model, lines, n_tokens // 2)
     if len(fit) < at_least:
         needed = 2 * prose.n_tokens_of(model, *lines[:at_least])
-        raise InputError(f"{n_tokens} tokens beside the introduction are too few, {needed} are needed; ask for more")
+        raise InputError(
+            f"{max(0, n_tokens)} tokens beside the introduction are too few, {needed} are needed; ask for more"
+        )
     return fit

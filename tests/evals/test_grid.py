@@ -142,6 +142,7 @@ def test_layers_on_a_gpu_are_those_of_every_runtime(tiny_model, monkeypatch):
         ({"budgets": (64, 0)}, "budget=0"),
         ({"lengths": (-1,)}, "length=-1"),
         ({"params": {"depht": (0.1,)}}, "'depht' is no parameter of counted; possible: depth"),
+        ({"params": {"depth": (0.1, "deep")}}, "depth='deep' is not possible; give a number"),
     ],
 )
 def test_impossible_grids_are_refused(counted, fields, message):

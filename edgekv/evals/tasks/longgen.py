@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,19 +37,19 @@ def measure(case: Case, runtimes: OpenRuntime) -> dict[str, Any]:
 
 
 def table(measured: Measured, baseline: str | None = None) -> Table:
-    """A row for each setting and temperature, means over texts; a perplexity only if all texts have one."""
+    """A row for each setting and temperature, means over texts; a figure only if all texts have it."""
     rows, data = [], []
     for temperature, same in _by_temperature(measured).items():
         for (setting, length), seeded in by_setting(same).items():
             results = [result for _, result in seeded]
-            different = float(np.mean([result["distinct"]["4"] for result in results]))
+            different = _mean([result["distinct"]["4"] for result in results])
             longest = float(np.mean([result["longest_repeat"] for result in results]))
-            likely = [result["ppl_full"] for result in results]
-            ppl = None if None in likely else float(np.exp(np.mean(np.log(likely))))
+            nll = _mean([result["ppl_full"] and math.log(result["ppl_full"]) for result in results])
+            ppl = None if nll is None else math.exp(nll)
             ended = sum(result["end"] is not None for result in results)
             cells = (
                 f"{temperature:g}",
-                f"{different:.0%}",
+                "" if different is None else f"{different:.0%}",
                 f"{longest:.0f}",
                 "" if ppl is None else f"{ppl:.2f}",
                 f"{ended}",
@@ -65,13 +66,19 @@ def draw(measured: Measured, folder: Path) -> list[Path]:
     """Repeated 4-grams as bars: policies and their budgets, a picture for each temperature and length."""
     drawn = []
     for temperature, same in _by_temperature(measured).items():
-        repeated = {
-            where: float(np.mean([result["repeated_4"] for _, result in results]))
-            for where, results in by_setting(same).items()
+        means = {
+            where: _mean([result["repeated_4"] for _, result in results]) for where, results in by_setting(same).items()
         }
+        repeated = {where: mean for where, mean in means.items() if mean is not None}
         name = f"longgen-t{temperature:g}"
         drawn += draw_bars(repeated, folder, name, f"4-grams that were there before, temperature {temperature:g}")
     return drawn
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Return the mean of a figure that every text has; None = one text has none."""
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if len(known) == len(values) else None
 
 
 def _by_temperature(measured: Measured) -> dict[float, list[tuple[Case, Mapping[str, Any]]]]:
