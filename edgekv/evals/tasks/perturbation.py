@@ -67,8 +67,8 @@ def table(measured: Measured, baseline: str | None = None) -> Table:
         base_of = replace(setting, policy=baseline), length
         base, _ = found.get(base_of, (None, 0))
         ratio = None if base is None else float(losses.mean() / base.mean())
-        less = None if base is None else float((losses < base).mean())
-        heads = None if base is None else float((by_head[setting, length][0] < by_head[base_of][0]).mean())
+        less = None if base is None else _share_less(losses, base)
+        heads = None if base is None else _share_less(by_head[setting, length][0], by_head[base_of][0])
         rows.append(
             (
                 *setting_cells(setting, length),
@@ -88,7 +88,7 @@ def table(measured: Measured, baseline: str | None = None) -> Table:
 def draw(measured: Measured, folder: Path) -> list[Path]:
     """A map of every setting: layers by KV heads, all on one scale."""
     found = _means(measured, "heads")
-    most = max((float(losses.max()) for losses, _ in found.values()), default=None)
+    most = max((float(np.nanmax(losses)) for losses, _ in found.values()), default=None)
     drawn = []
     for number, ((setting, _), (losses, _)) in enumerate(found.items(), 1):
         drawn.append(folder / f"perturbation-{number}.png")
@@ -98,8 +98,22 @@ def draw(measured: Measured, folder: Path) -> list[Path]:
 
 
 def _means(measured: Measured, what: str) -> dict[Where, tuple[np.ndarray, int]]:
-    """Losses by setting and length, mean over texts, and how many there are."""
+    """Return losses by setting and length, mean over texts, and the number of texts.
+
+    what: "layers", (n_layer,); or "heads", (n_layer, most KV heads of a layer), NaN beyond the heads of a layer
+    """
     return {
-        where: (np.mean([result[what] for _, result in results], axis=0), len(results))
+        where: (np.mean([_array(result[what]) for _, result in results], axis=0), len(results))
         for where, results in by_setting(measured).items()
     }
+
+
+def _array(losses: list[Any]) -> np.ndarray:
+    if not isinstance(losses[0], list):
+        return np.array(losses)
+    most = max(map(len, losses))
+    return np.array([heads + [np.nan] * (most - len(heads)) for heads in losses])
+
+
+def _share_less(ours: np.ndarray, theirs: np.ndarray) -> float:
+    return float((ours < theirs)[~np.isnan(theirs)].mean())
