@@ -64,7 +64,7 @@ FIGURES = ("reading", "generating")
 
 
 def targets(model: Path, n_tokens: int, instructions: str | None) -> dict[str, float]:
-    """Return what is meant, as multiples of llama.cpp's speed. Of other types only generating is meant."""
+    """Return the speeds that are meant, as multiples of llama.cpp's; none is meant for reading other types."""
     quantization = quant_of(model.name)
     if instructions is not None:
         return {"reading": 1.3, "generating": 1.0}

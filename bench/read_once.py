@@ -1,6 +1,6 @@
 """A book that is read once and saved, then asked about from new processes: seconds to the first token of each question.
 
-What is compared with is reading the book anew for the question, in seconds of the same machine. Prediction: a question
+Each question is compared with reading the book anew for it, in seconds of the same machine. Prediction: a question
 takes a thousandth of reading 200,000 tokens, since it loads a few MiB and feeds a few tokens.
 
     python bench/read_once.py --book BOOK --threads 1

@@ -30,7 +30,7 @@ KNOWN = Path(__file__).with_name("known_shares")  # tables of models that have a
 class HeadShares:
     """Cells that each KV head kept, layer by layer: the mean over some texts.
 
-    budget   cells of a head on average; policy  the one that divided them
+    budget   cells of a head on average; policy  the policy that divided them
     n_texts, n_tokens  texts that were read, and tokens of each
     model    `sampled_digest` of the model's file; "" = not noted
     """

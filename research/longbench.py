@@ -40,7 +40,7 @@ def items(path: Path, question: str | None) -> Iterator[Item]:
 
 
 def without_middle(model: Model, text: str, n_tokens: int) -> str:
-    """The first and the last half of n_tokens of a text; a text of no more as it is."""
+    """Return the first and the last half of n_tokens of a text, or the whole text if it has no more."""
     tokens = model.tokenize(text)
     if len(tokens) <= n_tokens:
         return text

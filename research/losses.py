@@ -10,10 +10,10 @@ and for half of them. Two sets of queries are looked at:
     window  the 32 tokens read last, by which snapkv scores
     next    the first 32 tokens of the next block, to which its own cells are added; they all stay
 
-Of every layer the tables tell the loss of the even split as a share of the output, and of `ada` in how many samples the
-loss is smaller, and the ratio of mean losses. "all" sums over layers, each relative to its own mean loss under the even
-split: so layers count alike, and under `scope=model` one may pay for another. No head keeps more cells than the runtime
-lets it. What was predicted before anything was measured stands in the last table.
+The tables have, for every layer, the loss of the even split as a share of the output, and for `ada` the share of
+samples with a smaller loss and the ratio of mean losses. "all" sums over layers, each relative to its own mean loss
+under the even split. So layers count alike, and under `scope=model` one may pay for another. No head keeps more cells
+than the runtime lets it. The last table has the predictions from before anything was measured.
 
     python research/losses.py --book novel.txt
 """

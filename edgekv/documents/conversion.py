@@ -25,7 +25,7 @@ from .report import Report, report_of
 
 CODE = "import sys; sys.path[:] = {path!r}; from edgekv.documents.converter_main import main; main{arguments!r}"
 PIECE_BYTES = 1 << 14
-IS_LIMITED = sys.platform == "linux"  # the address space of a process can be
+IS_LIMITED = sys.platform == "linux"  # the system limits the address space of a process
 POLL_S = 0.05  # seconds between two looks at the memory of a process that cannot be limited
 
 
@@ -35,7 +35,7 @@ class Limits:
 
     memory_bytes: address space of its process on Linux, resident bytes elsewhere
     seconds: time by the clock
-    text_bytes: UTF-8 text that may come of it
+    text_bytes: UTF-8 text of the document, at most
     """
 
     memory_bytes: int = 256 * MIB

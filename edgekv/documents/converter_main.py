@@ -12,9 +12,9 @@ from edgekv.memory.sizes import format_size
 
 from .report import DocumentError, Report
 
-# control characters of documents, which no text has: tabs and line breaks stay
+# control characters that no text has; tabs and line breaks stay
 _NOT_TEXT = dict.fromkeys(it for it in range(32) if chr(it) not in "\t\n")
-GRACE_S = 5  # seconds by which the host comes first
+GRACE_S = 5  # seconds that the host has to end the process first
 _REPORT_BYTES = 1 << 20
 
 

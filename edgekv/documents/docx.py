@@ -12,10 +12,10 @@ from .report import DocumentError, Report
 from .xml import Attributes, elements, parse
 
 MARK = "[Content_Types].xml"
-# second forms of what stands there, what was moved away, and what paragraphs were before a change
+# second forms of a drawing, text that was moved away, and former formats of paragraphs
 _SKIPPED = frozenset({"Fallback", "moveFrom", "pPrChange"})
 _NOTES = {"footnote": "note", "endnote": "endnote"}
-_WRITTEN = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}  # elements of a run that are characters
+_WRITTEN = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}  # elements that stand for characters
 
 _HEADING = re.compile("heading ([1-6])", re.IGNORECASE)
 _ENDINGS = {"tc": "\t", "tr": "\n", "tbl": "\n"}

@@ -17,7 +17,7 @@ Start = Callable[[str, Attributes], None]
 def parse(file: BinaryIO, *, start: Start, end: Callable[[str], None], text: Callable[[str], None]) -> Iterator[None]:
     """Parse a stream, and call back with names of elements and attributes without their namespaces.
 
-    Yields after each piece, so that the caller can hand on what has come of it.
+    Yields after each piece, so that the caller can pass on the text so far.
     """
     parser = expat.ParserCreate(namespace_separator=" ")
     parser.StartElementHandler = lambda name, given: start(_local(name), {_local(it): given[it] for it in given})

@@ -1,4 +1,4 @@
-"""Likelihood of the right answer to a question, whatever the model itself would say (teacher forcing)."""
+"""Likelihood of the right answer to a question, by teacher forcing: the answer is fed whatever the model would say."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .tokens import next_losses
 def answer_tokens(model: Model, question: Question) -> list[int]:
     """Return the tokens of the right answer, as the beginning of a reply.
 
-    The chat template may put a space between what opens a reply and its text; the answer then begins with it. Nothing
-    else of the template is in them, and no token that would end the reply. Raises InputError if there are none.
+    If the chat template puts a space between the opening of a reply and its text, the answer begins with it. The tokens
+    hold nothing else of the template, and no token that would end the reply. Raises InputError if there are none.
     """
     opening = chat_format(model, with_system=False).after_user
     try:

@@ -70,7 +70,7 @@ class Reader:
                 ]
 
     def heads(self, carried: Sequence[npt.NDArray[np.floating]]) -> list[Head]:
-        """Every head as it is now, float32. Earlier scorings left nothing to the cells that are new."""
+        """Return the present state of every head, float32. New cells carry no score yet."""
         found = []
         for (layer, g), sums in zip(self.kv_heads, carried, strict=True):
             queries, rows, scale = self.cache.queries(layer)
@@ -144,7 +144,7 @@ def output_projections(runtime: edgekv.Runtime) -> list[Projection]:
 
 
 def check_base(policy: Policy) -> None:
-    """Raise ConfigError for a policy that looks at keys or queries otherwise than RoPE left them."""
+    """Raise ConfigError for a policy that reads keys or queries in another form than they are stored in."""
     if policy.base.before_rope or policy.base.looks_ahead:
         raise ConfigError(
             f"{policy.base.spec} turns keys or queries before it scores, and this measurement captures them as they "

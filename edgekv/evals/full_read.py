@@ -108,7 +108,7 @@ class FullRead:
 
 
 def _each(change: Callable[[Head, npt.NDArray[np.floating]], Head], heads: Heads, arrays: Arrays) -> Heads:
-    """Every head, changed by its own array."""
+    """Return the heads, each changed with its own array."""
     return [
         [change(head, array) for head, array in zip(layer, own, strict=True)]
         for layer, own in zip(heads, arrays, strict=True)
@@ -116,5 +116,5 @@ def _each(change: Callable[[Head, npt.NDArray[np.floating]], Head], heads: Heads
 
 
 def _carrying(head: Head, sums: npt.NDArray[np.floating]) -> Head:
-    """A head whose cells carry what earlier scorings left; the cells that are new carry nothing."""
+    """Return a head whose cells carry the scores of earlier scorings; new cells carry 0."""
     return replace(head, accumulated=np.pad(sums, (0, len(head.positions) - len(sums))))

@@ -74,7 +74,7 @@ def long_generation(
 def _full_losses(
     runtime: edgekv.Runtime, setting: Setting, n_room: int, given: Sequence[int], said: Sequence[int]
 ) -> list[float]:
-    """-ln p of what was said with the full cache: the runtime's own if it is one, else one beside it."""
+    """Return -ln p of the generated tokens under the full cache: the runtime's own, or one beside it."""
     if setting.is_full:
         return list(log_losses(runtime, given, said))
     with full_cache(runtime, setting, n_room) as full:
@@ -82,7 +82,7 @@ def _full_losses(
 
 
 def generate(runtime: edgekv.Runtime, given: Sequence[int], n_tokens: int, sampling: Sampling) -> list[int]:
-    """n_tokens that a model says after the given ones, end tokens among them.
+    """Return n_tokens that a model generates after the given ones, end tokens among them.
 
     Raises ConfigError for less than one token, InputError as `begin`.
     """

@@ -31,7 +31,7 @@ def perturbation(runtime: edgekv.Runtime, tokens: Sequence[int], policy: str, bu
     The runtime, of `capture_setting`, reads all whole blocks of the tokens. Before the last block the policy chooses.
     The first N_QUERIES of the last block then attend to the chosen cells and to the cells of their own block. A loss is
     norm1(y - y_hat) / norm1(y), both means over queries: y is the output after W_O with all cells, y_hat the output
-    with the chosen ones. The loss of a layer is its own: what layers before it lose is not passed on.
+    with the chosen ones. Losses of earlier layers do not reach a layer.
 
     n_cells: cells that each head holds before it evicts
     budgets: as given

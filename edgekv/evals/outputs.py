@@ -50,7 +50,7 @@ class Layer:
         return self._norms(changes)
 
     def _norms(self, outputs: Sequence[Floats]) -> Norms:
-        """Of (G, W, d_v) of every KV head."""
+        """Return the norms of outputs (G, W, d_v) of every KV head."""
         rows = [output.transpose(1, 0, 2).reshape(output.shape[1], -1) for output in outputs]
         projected = np.stack([own @ w_o for own, w_o in zip(rows, self._w_o, strict=True)])  # (n_head_kv, W, n_embd)
         heads = np.abs(projected).sum(axis=2).mean(axis=1)

@@ -18,11 +18,11 @@ Result = Mapping[str, Any]
 
 
 def perplexity(runtime: edgekv.Runtime, tokens: Sequence[int]) -> dict[str, Any]:
-    """Measure how well each token of a text but the first is predicted from the cells that are there when it comes.
+    """Measure how well each token of a text but the first is predicted from the cells that are left before it.
 
     n_tokens: tokens predicted
     ppl: exp of the mean of -ln p
-    evicted_from: the first segment that lies after the first eviction as a whole; None = there is none
+    evicted_from: the first whole segment after the first eviction; None = there is none
     ppl_evicted: as ppl, over that segment and all after it; None = there is none
     n_evictions: evictions meanwhile
     nll: the sum of -ln p over every segment of SEGMENT tokens; the last segment may be shorter

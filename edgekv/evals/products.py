@@ -28,8 +28,8 @@ class ProductSpeed:
     block: tokens
     operations_per_s: two for each weight and token, by processor time
     instructions: of edgekv's own products, such as "avx512vnni"; None = the product is ggml's
-    limit_per_s: what a loop of these instructions does that multiplies bytes and adds them up, on registers alone,
-        measured in turn with the product; None where the product is ggml's
+    limit_per_s: operations of a loop of these instructions that multiplies and adds bytes in registers alone, measured
+        in turn with the product; None = the product is ggml's
     """
 
     type: str

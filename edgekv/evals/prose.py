@@ -59,8 +59,8 @@ def text_of(model: Tokenizer, tokens: Iterable[int]) -> str:
 def passage(model: Tokenizer, source: str | None, n_tokens: int, rng: random.Random, *, again: bool = False) -> str:
     """n_tokens from a random place of a book, from the beginning of a sentence on; without a book, prose made by `rng`.
 
-    The place lies where enough of the book should follow, or in its first half. If too little follows, the book
-    begins `again`, as often as needed; otherwise that is an InputError.
+    The place is drawn where enough of the book should follow, or from its first half. If too little follows, the book
+    begins `again`, as often as needed; without `again` InputError is raised.
     """
     if source is None:
         return text_of(model, first_tokens(model, _made(rng, CHARS_PER_TOKEN * n_tokens), n_tokens))

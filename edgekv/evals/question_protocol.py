@@ -24,8 +24,8 @@ class Answered:
 
     reply: what the model said
     nll: the mean of -ln p over the tokens of the right answer (`answer_likelihood.answer_nll`); None = not measured
-    mass: the share of what question and answer attend to that is left when the question is asked or, if it belongs
-        to the turn of the text, when the reply begins (`attention_mass.surviving_mass`); None = not measured
+    mass: the share of the attention of question and answer that still has its cells when the question is asked or, if
+        it belongs to the turn of the text, when the reply begins (`attention_mass.surviving_mass`); None = not measured
     """
 
     reply: str
@@ -46,15 +46,15 @@ def ask_all(
     """Ask questions about a text in a file.
 
     With the focus "question", "whole" and "twice" a question is known while the text is read. With "turn" it is read
-    right after the text, in the same turn. These read the text once for each question, and once more for what is
-    measured beside the reply.
+    right after the text, in the same turn. These settings read the text once for each question, and once more if
+    something is measured beside the reply.
     With any other focus the text is read once and compacted to the budget before any question is asked, and each
     question is asked of that same cache. An oracle chooses anew for each question, from all cells of a text that is
     read once.
 
     progress: called after every block of the first reading
     nll: measure how likely the right answers are
-    masses: what each question attends to (`attention_mass.attention_masses`); measure how much of it is left
+    masses: the attention of each question (`attention_mass.attention_masses`); measure the share that is left
     """
     if setting.focus in (*KNOWN, TURN) and not setting.holds_text:
         return _in_one_turn(runtime, setting.focus, text, questions, progress, nll, masses)
@@ -88,7 +88,7 @@ def _afterwards(
 def ask_from(
     runtime: edgekv.Runtime, session: edgekv.Session, question: Question, before: edgekv.Snapshot, *, nll: bool
 ) -> Answered:
-    """Ask a session a question. `before` is a snapshot of it as it is; afterwards it holds question and reply."""
+    """Ask a session a question. `before` is a snapshot of its present state; afterwards it holds question and reply."""
     found = None
     if nll:
         read_question(session, question)

@@ -18,7 +18,7 @@ OFF, GENERAL, QUESTION, WHOLE, TWICE, TURN = "off", "general", "question", "whol
 KNOWN = (QUESTION, WHOLE, TWICE)  # a question is known while the text is read for it
 ALL, ALL_WHOLE = "all", "all-whole"  # all questions are known while the text is read once
 LONG_PROBE = 128  # tokens of a probe with several questions, or a question and an answer
-AS_GIVEN = 0  # the length of a text that is read as it is
+AS_GIVEN = 0  # the length of a text that is not cut
 SPARE_CELLS = 1024  # cells of a full cache beyond the text: template, question, answer
 
 
@@ -134,7 +134,10 @@ class Setting:
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for a key and for JSON: of a text that is held what matters to it; some only if given."""
+        """Return plain values, for keys and JSON.
+
+        Fields that mean nothing to a full cache or an oracle are left out, and evict_every and memory if they are None.
+        """
         fields = asdict(self)
         for name in ("evict_every", "memory"):
             if fields[name] is None:
@@ -148,7 +151,7 @@ class Setting:
 class OpenRuntime:
     """A cache between cases: the runtime of the last setting, and values that cases of one text share.
 
-    Neither changes a result: each case finds what it would have made itself. Close it, or use it in `with`.
+    It changes no result, since each case would make the same itself. Close it, or use it in `with`.
 
     gpu_layers: layers that lie on a GPU. Raises ConfigError if there are to be any, and there is no GPU.
     """

@@ -1,4 +1,4 @@
-"""Many cases of `speed`, measured in turn, and what they come to: medians, ranges, and ratios to llama.cpp's."""
+"""Many cases of `speed`, measured in turn: medians, ranges, and ratios to llama.cpp's figures."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def grouped(
 
 
 def prompts(model: Model, book: str | None, lengths: Sequence[int]) -> dict[int, str]:
-    """By length in tokens, the begin of a book's text, or of prose that is made.
+    """Return prompts by their length in tokens: the beginning of a book's text, or generated prose.
 
     Tokenised again, such a text may have a token more or fewer. Raises InputError if the text is too short.
     """
@@ -76,7 +76,7 @@ class Sample:
 
 
 class SpeedRun:
-    """Measures all cases of groups `repeats` times, each in a fresh process, and keeps what was found until then."""
+    """Measures all cases of groups `repeats` times, each in a fresh process, and keeps the samples so far."""
 
     def __init__(self, groups: Sequence[Sequence[SpeedCase]], repeats: int) -> None:
         if repeats < 1:

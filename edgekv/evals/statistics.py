@@ -40,8 +40,8 @@ class Gap:
 def interval(scores: Sequence[float]) -> Interval:
     """The percentile bootstrap of a mean, with a fixed seed.
 
-    If all scores are 0, or all are 1, every resample is the same and would claim certainty. The exact
-    (Clopper-Pearson) bound is returned then. Raises ConfigError without the extra "eval".
+    If all scores are 0, or all are 1, every resample would be the same, and the interval would have no width. The exact
+    (Clopper-Pearson) bounds are returned then. Raises ConfigError without the extra "eval".
     """
     stats = needed("scipy.stats", "eval")
     values = np.asarray(scores, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""llama.cpp as it is, to compare with: the same library and the same model, its own cache, and no eviction."""
+"""llama.cpp without edgekv's cache, to compare with: the same library and model, its own cache, no eviction."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class DefaultOptions(Options):
 
 
 class DefaultContext(Context):
-    """A context as llama.cpp makes it of itself. Of the options only the threads count."""
+    """A context with llama.cpp's own defaults. Only the threads of the options count."""
 
     def llama_params(self, model: Model, n_cells: int, options: Options) -> Any:
         params = library.bindings().llama_context_default_params()

@@ -51,8 +51,8 @@ def begin(cells: Feedable, n_tokens: int) -> None:
 def log_losses(cells: Feedable, given: Sequence[int], tokens: Sequence[int]) -> Iterator[float]:
     """-ln p of each of the tokens, which come after the given ones, with what the cells hold by then.
 
-    The given tokens, at least one, are read block by block but for the last; from there on one by one, which evicts as
-    reading does: whenever the spare cells of a block are full. Raises InputError as `begin`.
+    All but the last of the given tokens, at least one, are read block by block. The others are fed one by one, which
+    evicts as reading does: whenever the spare cells of a block are full. Raises InputError as `begin`.
     """
     begin(cells, len(given) + len(tokens))
     cells.block_loop.read(given[:-1], lambda _: True)

@@ -165,7 +165,7 @@ class Pooled(Policy):
 
 
 def check_options(name: str, given: Any, fields: Iterable[dataclasses.Field[Any]]) -> None:
-    """Raise PolicyError for an option with an impossible value. name: the spelling of what has these options"""
+    """Raise PolicyError for an option with an impossible value. name: the policy, as a spec spells it"""
     for field in fields:
         value = getattr(given, field.name)
         if problem := _problem(value, field):

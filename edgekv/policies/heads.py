@@ -27,9 +27,9 @@ class Heads(Division):
     budget[g] = x share[g], but at least max(P, safeguard N), and at most what the head holds and may hold
 
     N is the mean budget of a head, P its protected cells, and x is such that the budgets sum up to all cells. The table
-    is measured once for a model (`edgekv heads`): of some texts, how many cells each head keeps if the heads of the
-    whole model share them under `replay`. A few heads copy what is asked for out of the text, and they are the same in
-    every text. KVzip, too, has scores of heads that hold for all texts; there such a score says whether a head keeps
+    is measured once for a model (`edgekv heads`): the cells that each head keeps of some texts, if the heads of the
+    whole model share them under `replay`. A few heads copy the answer out of the text, and they are the same in
+    every text. KVzip, too, has scores of heads that hold for all texts. There such a score decides whether a head keeps
     all cells or few.
     """
 

@@ -35,9 +35,9 @@ FURTHER = (
 class Likelihood:
     """Surprise at the right answers: means over texts of -ln p a token.
 
-    above_full: how much less likely than with the full cache, on the same texts; None = that was not measured
+    above_full: the mean above that of the full cache on the same texts; None = the full cache was not measured
     p_value: of a paired comparison with the baseline; None = it is the baseline, or there is none
-    above_oracle: how much less likely than with the oracle's cells; None = that was not measured
+    above_oracle: the mean above that of the oracle's cells; None = the oracle was not measured
     """
 
     mean: float
@@ -55,7 +55,7 @@ class Likelihood:
 
 @dataclass(frozen=True)
 class Line:
-    """The samples of one configuration.
+    """Figures of the samples of one configuration.
 
     p_value: of a paired comparison with the baseline on the same samples; None = it is the baseline, or there is none
     below_oracle: how much more the oracle scores on the same samples, at as many cells; None = there is no oracle

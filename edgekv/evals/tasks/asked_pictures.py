@@ -1,4 +1,4 @@
-"""Pictures of what tasks that ask found."""
+"""Pictures of the scores of tasks that ask questions."""
 
 from __future__ import annotations
 

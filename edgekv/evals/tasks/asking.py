@@ -50,10 +50,9 @@ def qa(case: Case, runtimes: OpenRuntime) -> dict[str, Any]:
 def _ask(case: Case, runtimes: OpenRuntime, make: Callable[..., Document]) -> dict[str, Any]:
     """Ask about a document; return the replies, and the mean score of the answers, in [0, 1].
 
-    nll, nlls: with the metric, how unlikely the right answers are: the mean, and of each question
-    mass, masses: with the metric, the share of what they attend to that is left, likewise
-
-    Under a ceiling of its own the text is read in a process of its own; "alone" has the speed and memory of that.
+    nll, nlls: -ln p of the right answers, the mean and by question, if the metric is measured
+    mass, masses: the share of their attention that still has its cells, the mean and by question, if it is measured
+    alone: speed and memory of reading, if the setting has a ceiling; the text is then read in a process of its own
     """
     ask = _in_this_process if case.setting.memory is None else _isolated
     document, answered, stats = ask(case, runtimes, make)

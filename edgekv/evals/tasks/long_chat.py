@@ -1,4 +1,4 @@
-"""The task "chat": what is left of facts that were told early in a chat of many turns."""
+"""The task "chat": late questions about facts that were told early in a chat of many turns."""
 
 from __future__ import annotations
 

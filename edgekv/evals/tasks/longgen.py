@@ -1,4 +1,4 @@
-"""The task "longgen": what becomes of a long text that a model writes under a budget."""
+"""The task "longgen": repetition in a long text that a model writes under a budget, and its perplexity."""
 
 from __future__ import annotations
 
