@@ -51,11 +51,14 @@ def run_marked(item: pytest.Item, nextitem: pytest.Item | None, ceiling: MemoryC
 
 def _reports(item: pytest.Item, ceiling: MemoryCeiling) -> list[pytest.TestReport]:
     started = time.perf_counter()
+    options = _options(item)
+    # an option comes too late for a plug-in that is installed, an argument does not
+    blocked = [argument for name in options["plugins"] if name.startswith("no:") for argument in ("-p", name)]
     task = {
         "kind": "test",
         "nodeid": item.nodeid,
-        "options": _options(item),
-        "arguments": [f"{item.config.rootpath}/{item.nodeid}"],  # a Path would shorten parameters such as http://x
+        "options": options,
+        "arguments": [*blocked, f"{item.config.rootpath}/{item.nodeid}"],  # a Path would shorten http://x
     }
     try:
         ended = run_fresh(task, timeout=ceiling.timeout, show_output=item.config.getoption("capture") == "no")

@@ -160,6 +160,21 @@ def test_teardown(broken):
     result.stdout.fnmatch_lines(lines)
 
 
+def test_a_blocked_plug_in_is_not_imported_there_either(run):
+    """It would count as memory of the test."""
+    pytest.importorskip("anyio.pytest_plugin")
+    run(
+        """
+import sys
+
+@pytest.mark.memory_ceiling("512MiB")
+def test_there():
+    assert "anyio.pytest_plugin" not in sys.modules
+""",
+        *("-p", "no:anyio"),
+    ).assert_outcomes(passed=1)
+
+
 def test_a_crash_and_a_hang_are_failures(run):
     result = run(
         """
