@@ -93,14 +93,16 @@ void test_experts_of(const TypeProducts & products) {
                 const size_t    n = columns.size() / depth;
                 return is_block || !is_own ? multiplied(products, expert(i), quantised, n) : multiplied_few(products, expert(i), quantised, n);
             });
-            for (const int n_threads : { 1, 2, 3 }) {
-                CHECK(!is_own || computed(graph.context.get(), graph.product, n_threads) == exact);
+            const auto found = computed(graph.context.get(), graph.product, 3);
+            CHECK(!is_own || found == exact);
+            for (const int n_threads : { 1, 2 }) { // starting threads takes longer than the products
+                CHECK(!is_own || is_shared || computed(graph.context.get(), graph.product, n_threads) == exact);
             }
             const auto truth = graph.by_expert<double>([&](size_t i, const std::vector<float> & columns) {
                 return reference(expert(i), columns.size() / depth, [&](size_t k) { return static_cast<double>(columns[k]); });
             });
             const auto ggml = graph.by_expert<float>([&](size_t i, const std::vector<float> & columns) { return of_ggml(expert(i), columns); });
-            CHECK(error_of(computed(graph.context.get(), graph.product, 2), truth) < 1.02 * error_of(ggml, truth));
+            CHECK(error_of(found, truth) < 1.02 * error_of(ggml, truth));
         }
     }
 }

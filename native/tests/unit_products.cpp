@@ -136,7 +136,7 @@ void test_graphs_of(const TypeProducts & products) {
     for (const bool with_gaps : { false, true }) {
         Graph graph(weights, values, with_gaps, is_repacked ? &by_ggml : nullptr);
         CHECK(edgekv_takes_mul_mat(graph.product, products.order));
-        for (const int n_threads : { 1, 2, 3 }) {
+        for (const int n_threads : with_gaps ? std::vector{ 3 } : std::vector{ 1, 2, 3 }) { // starting threads takes longer than the products
             CHECK(graph.computed(n_threads) == expected);
         }
     }
@@ -147,7 +147,7 @@ void test_graphs_of(const TypeProducts & products) {
     CHECK(is_own == (products.multiply_few != nullptr)); // else they are ggml's
     if (is_own) {
         const auto expected_few = multiplied_few(products, weights, { products, first, 512 }, n_few);
-        for (const int n_threads : { 1, 2, 3 }) {
+        for (const int n_threads : { 1, 3 }) { // rows are shared out as those of a block are
             CHECK(few.computed(n_threads) == expected_few);
         }
     }
