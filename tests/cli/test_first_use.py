@@ -32,6 +32,18 @@ def folders(tmp_path, monkeypatch):
     monkeypatch.delenv("EDGEKV_MEASURE_HEADS")
 
 
+@pytest.fixture(autouse=True)
+def measured_here(monkeypatch):
+    """Measure in this process: a worker takes longer to start than to measure. Returns what measures in a worker."""
+    measure = measured_heads.measure
+
+    def measure_here(*given, **named):
+        return measure(*given, **named | {"isolated": False})
+
+    monkeypatch.setattr(measured_heads, "measure", measure_here)
+    return measure
+
+
 @pytest.fixture
 def new(model, tmp_path):
     """A model that was never used."""
@@ -121,7 +133,8 @@ def test_a_question_that_is_known_measures_where_its_cells_are_divided(new, tmp_
     assert tables(tmp_path) == ([path_in_cache(new)] if few else [])
 
 
-def test_what_is_measured_is_what_the_command_for_it_measures(new):
+def test_what_is_measured_is_what_the_command_for_it_measures(new, monkeypatch, measured_here):
+    monkeypatch.setattr(measured_heads, "measure", measured_here)  # a worker does it, as for users
     asked(new)
     made = run_here("heads", "-m", new, "--passages", 1, "--threads", 1)
     assert made.returncode == 0, made.stderr
@@ -225,7 +238,8 @@ def test_a_command_that_fails_anyhow_measures_nothing(new, tmp_path):
     assert tables(tmp_path) == []
 
 
-def test_ctrl_c_while_it_is_measured_ends_the_command_and_leaves_nothing(new, tmp_path, monkeypatch):
+def test_ctrl_c_while_it_is_measured_ends_the_command_and_leaves_nothing(new, tmp_path, monkeypatch, measured_here):
+    monkeypatch.setattr(measured_heads, "measure", measured_here)  # a worker does it, as for users
     shown = []
 
     @contextlib.contextmanager
