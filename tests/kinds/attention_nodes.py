@@ -71,20 +71,20 @@ class AttentionNodes:
         self.callback = library.bindings().ggml_backend_sched_eval_callback(self._call)
 
     def _call(self, pointer, ask, _data):
-        node = c.cast(pointer, c.POINTER(Tensor)).contents
         if ask:
-            return self._attends(node, pointer)
+            return self._attends(pointer)
         try:
-            self._overwrite(node)
+            self._overwrite(Tensor.from_address(pointer))
         except Exception as error:  # an exception would be printed and forgotten
             self.failure = error
             return False
         return True
 
-    def _attends(self, node, pointer):
-        if node.op not in self._is_attention:
-            self._is_attention[node.op] = library.load().ggml_op_desc(c.c_void_p(pointer)) == b"FLASH_ATTN_EXT"
-        return self._is_attention[node.op]
+    def _attends(self, pointer):
+        op = c.c_int.from_address(pointer + Tensor.op.offset).value  # nothing else is read of other nodes
+        if op not in self._is_attention:
+            self._is_attention[op] = library.load().ggml_op_desc(c.c_void_p(pointer)) == b"FLASH_ATTN_EXT"
+        return self._is_attention[op]
 
     def _overwrite(self, node):
         q, k, v, mask = (node.src[i].contents for i in range(4))

@@ -161,7 +161,7 @@ def test_teardown(broken):
 
 
 def test_a_blocked_plug_in_is_not_imported_there_either(run):
-    """It would count as memory of the test."""
+    """Packages that it imports would count as memory of the test."""
     pytest.importorskip("anyio.pytest_plugin")
     run(
         """
