@@ -44,7 +44,7 @@ def go_on(monkeypatch):
         pytest.param("h2o", "q8_0", RUN[::2], marks=pytest.mark.nightly),
     ],
 )
-def test_a_new_process_says_the_next_200_tokens(family_model, go_on, tmp_path, policy, kv_type, names):
+def test_a_new_process_says_the_next_100_tokens(family_model, go_on, tmp_path, policy, kv_type, names):
     """Of every family that runs: each with one way to store a cell; at night with both, and those of many layers."""
     cases, expected = [], []
     for name in names:

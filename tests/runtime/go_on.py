@@ -15,7 +15,7 @@ from edgekv.binding.model import Model
 from edgekv.binding.snapshot_meta import CachedSource, SnapshotMeta
 from edgekv.generation.sampler import GREEDY
 
-N_TOKENS = 200
+N_TOKENS = 100  # more than all cells are filled anew
 
 
 def held(runtime):

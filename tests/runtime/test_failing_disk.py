@@ -60,8 +60,8 @@ def check_replies(path, *, isolated):
         assert found == expected
 
 
-@pytest.mark.parametrize("isolated", [False, True], ids=["here", "worker"])
-@pytest.mark.parametrize("name", ["smollm3", "glm4moe"])
+# a worker passes on whatever its weights raise, and experts are read by a way of their own: no pair is a third way
+@pytest.mark.parametrize(("name", "isolated"), [("smollm3", True), ("glm4moe", False)], ids=["worker", "experts"])
 def test_a_disk_that_fails_loses_nothing(disk, tmp_path, name, isolated):
     path = make_family(tmp_path / "model.gguf", name)
     code = f"import sys; sys.path[:0] = {sys.path!r}; from test_failing_disk import check_replies; "

@@ -64,7 +64,7 @@ def elsewhere(cases, folder):
     ("kv_type", "n_ctx_train"),
     by_night(list(itertools.product(KV_TYPES, TRAINED)), diagonal(list(KV_TYPES), TRAINED)),
 )
-def test_a_new_process_says_the_next_200_tokens(tiny_model, tmp_path, kv_type, n_ctx_train):
+def test_a_new_process_says_the_next_100_tokens(tiny_model, tmp_path, kv_type, n_ctx_train):
     model = tiny_model(n_layer=2, n_ctx_train=n_ctx_train, head_dim=64)
     cases, expected = [], []
     for i, named in enumerate([*({"policy": policy} for policy in (*STATEFUL, REPLAY)), TWO]):
@@ -82,7 +82,7 @@ def test_a_new_process_says_the_next_200_tokens(tiny_model, tmp_path, kv_type, n
                 budgets.append(session.budgets())
                 assert any(len({n for layer in each for n in layer}) > 1 for each in budgets)
     assert elsewhere(cases, tmp_path) == expected
-    assert {it["n"] for it in expected} == {200}
+    assert {it["n"] for it in expected} == {100}
     assert len({it["held"] for it in expected}) == len(expected)
 
 

@@ -424,7 +424,7 @@ def test_one_word_of_one_tool_refuses_nothing_and_is_told(session, schema, dropp
 def test_tools_that_are_too_much_together_are_relaxed_from_the_largest_on(session):
     """The names of all hold, and the schemas of the smaller ones."""
     large = {f"p{i}": {"type": "string", "minLength": 1, "maxLength": 200} for i in range(60)}
-    tools = [tool(f"large{i}", **large) for i in range(30)] + [tool("small", day=DAY)]
+    tools = [tool(f"large{i}", **large) for i in range(20)] + [tool("small", day=DAY)]
     said(session, tools=tools, tool_choice="required", max_tokens=5)
     relaxed = dict(session.stats.relaxed_tools)
     assert 0 < len(relaxed) < len(tools)

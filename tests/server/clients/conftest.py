@@ -34,7 +34,7 @@ class Server:
 @pytest.fixture(scope="session", params=["here", pytest.param("isolated", marks=pytest.mark.nightly)])
 def server(default_model, request):
     """A server that two requests may wait at, so that a fourth is refused; its model is here, or in a worker."""
-    options = ["--memory", "256MiB", "--port", "0", "--name", MODEL, "--api-key", KEY, "--queue", "2"]
+    options = ["--memory", "256MiB", "--port", "0", "--name", MODEL, "--api-key", KEY, "--queue", "2", "--threads", "1"]
     options += ["--isolated"] if request.param == "isolated" else []
     with started([*COMMAND, "serve", *options], limit_s=SUITE_S, stderr=subprocess.PIPE, text=True) as process:
         said = []
