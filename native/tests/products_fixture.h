@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <random>
 #include <tuple>
 #include <vector>
@@ -210,7 +211,12 @@ inline ggml_tensor * tensor_of(ggml_context * context, const Weights & weights, 
 inline std::vector<float> computed(ggml_context * context, ggml_tensor * product, int n_threads) {
     ggml_cgraph * graph = ggml_new_graph(context);
     ggml_build_forward_expand(graph, product);
-    ggml_cplan           plan = processor().graph_plan(graph, n_threads, nullptr);
+    const auto make = reinterpret_cast<decltype(&ggml_threadpool_new)>(ggml_backend_reg_get_proc_address(processor().reg(), "ggml_threadpool_new"));
+    const auto end  = reinterpret_cast<decltype(&ggml_threadpool_free)>(ggml_backend_reg_get_proc_address(processor().reg(), "ggml_threadpool_free"));
+    auto       params = ggml_threadpool_params_default(n_threads);
+    params.poll       = 0; // threads that begin sleep: those that spin take a fifth of all that these tests take
+    const std::unique_ptr<ggml_threadpool, decltype(end)> pool(make(&params), end);
+    ggml_cplan           plan = processor().graph_plan(graph, n_threads, pool.get());
     std::vector<uint8_t> work(plan.work_size);
     plan.work_data = work.data();
     CHECK(processor().graph_compute(graph, &plan) == GGML_STATUS_SUCCESS);

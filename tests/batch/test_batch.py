@@ -21,6 +21,7 @@ from edgekv.batch.results_file import digest_of
 from edgekv.batch.worker import LocalWorker, Setup
 from edgekv.errors import ConfigError, InputError
 from edgekv.models.head_shares import HeadShares, path_beside
+from edgekv.planning.planner import make_plan
 from edgekv.session import GENERAL_QUESTION
 
 
@@ -52,7 +53,8 @@ def answer(opened, tmp_path):
 
 @pytest.fixture(autouse=True)
 def near(request, monkeypatch):
-    """Workers have their models in this process, where they begin sooner and say the same; not in FAR tests."""
+    """Workers have their models in this process, where they begin sooner and say the same, and plans are made here; not
+    in FAR tests."""
     begin = LocalWorker.__init__
 
     def begin_here(worker, setup, *shared):
@@ -60,6 +62,7 @@ def near(request, monkeypatch):
 
     if getattr(request, "param", True):
         monkeypatch.setattr(LocalWorker, "__init__", begin_here)
+        monkeypatch.setattr("edgekv.runtime.plan_for", make_plan)
 
 
 FAR = pytest.mark.parametrize("near", [pytest.param(False, id="far")], indirect=True)

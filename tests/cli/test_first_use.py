@@ -17,6 +17,7 @@ from command import COMMAND, SMALL, run_here, words
 import edgekv
 from edgekv.evals import measured_heads
 from edgekv.models.head_shares import path_beside, path_in_cache, read_shares
+from edgekv.planning.planner import make_plan
 
 DIVIDED, EVEN = "keydiff(rope=off)+heads", "keydiff(rope=off)"
 NEW = "is measured now, once, by reading 1,024 tokens twice"
@@ -34,13 +35,14 @@ def folders(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def measured_here(monkeypatch):
-    """Measure in this process: a worker takes longer to start than to measure. Returns what measures in a worker."""
+    """Plan and measure in this process: a worker takes longer to start. Returns what measures in a worker."""
     measure = measured_heads.measure
 
     def measure_here(*given, **named):
         return measure(*given, **named | {"isolated": False})
 
     monkeypatch.setattr(measured_heads, "measure", measure_here)
+    monkeypatch.setattr("edgekv.runtime.plan_for", make_plan)
     return measure
 
 
