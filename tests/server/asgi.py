@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import httpx
 
@@ -24,3 +25,11 @@ def said(answer):
     """The events of a stream: JSON values, and the words that are none."""
     lines = [line.removeprefix("data: ") for line in answer.text.split("\n") if line.startswith("data: ")]
     return [json.loads(line) if line.startswith("{") else line for line in lines]
+
+
+def nothing_held(application, limit_s=60):
+    """Wait until no request holds memory: what a reply held is freed by its thread, after the client has its end."""
+    deadline = time.monotonic() + limit_s
+    while application.state.memory.held and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return application.state.memory.held == 0
