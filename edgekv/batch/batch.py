@@ -135,16 +135,17 @@ class Batch:
                 raise ConfigError(f"rpc={rpc} serves one worker at a time; leave {how} out")
             if (n_slots := self.config.chosen.parallel) > 1:
                 raise ConfigError(f"parallel={n_slots} has one model in this process; leave it or {how} out")
-        left = []
-        for number, custom_id in enumerate(self.requests.custom_ids):
-            if custom_id in self.results.answered:
-                yield Answered(number, custom_id, self.results.answered[custom_id])
-            elif number in self.prompt_plan.refused:
-                yield self._record(number, self.prompt_plan.refused[number])
-            else:
-                left.append(number)
+        answered, refused = self.results.answered, self.prompt_plan.refused
+        custom_ids = self.requests.custom_ids
+        left = [number for number, name in enumerate(custom_ids) if name not in answered and number not in refused]
         queue = ShardQueue(self.prompt_plan.shards(left))
+        # before the first result: a batch whose workers cannot begin answers nothing
         with self._workers(min(workers, len(left)), cluster) if left else nullcontext(()) as taken:
+            for number, custom_id in enumerate(custom_ids):
+                if custom_id in answered:
+                    yield Answered(number, custom_id, answered[custom_id])
+                elif number in refused:
+                    yield self._record(number, refused[number])
             for number, outcome in answer_all(taken, queue, self.prompt_plan.task_of):
                 self.stats.add(outcome, self.prompt_plan.n_shared[number])
                 yield self._record_outcome(number, outcome)

@@ -6,7 +6,7 @@ The options lie beside the results, so that a batch goes on as it began even if 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -118,7 +118,7 @@ def _planned(model: Path, named: dict[str, Any]) -> Options:
         except CeilingError:
             pass  # there is no slack to leave
         else:
-            return plan.resolve(options)
+            return replace(plan.resolve(options), memory=options.ceiling_bytes)
     return edgekv.plan(model, **named).resolve(options)
 
 

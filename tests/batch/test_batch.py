@@ -349,6 +349,19 @@ def test_what_the_planner_chose_stays(answer, opened):
         assert batch.config.options["memory"] == 400 << 20
 
 
+def test_the_ceiling_of_a_worker_is_the_one_that_was_named(opened):
+    with opened([chat("a", "One")], budget=None, memory="1GiB", parallel=1) as batch:
+        assert batch.config.options["memory"] == 1 << 30
+
+
+def test_nothing_is_answered_without_a_worker(opened, tmp_path):
+    """Not even what is refused."""
+    requests = [chat("hot", "One", temperature=-1), chat("b", "Two")]
+    with opened(requests) as batch, pytest.raises(ConfigError, match="cluster"):
+        list(batch.run(cluster="nowhere"))
+    assert not (tmp_path / "results.jsonl").read_text()
+
+
 def test_requests_that_change_meanwhile_are_found_out(opened, tmp_path):
     with opened([chat("one", "Hello"), chat("two", "Hello you")]) as batch:
         running = batch.run()

@@ -139,7 +139,7 @@ class GenerationParams(LlamaFields):
         }
 
     def sampling(self) -> Sampling:
-        """Return the sampling. Fields that are not given are as in `edgekv chat`. Raises ApiError."""
+        """Return the sampling. Fields that are not given have the defaults of docs/server.md. Raises ApiError."""
         named = {
             name: value
             for name in ("temperature", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty")
