@@ -30,6 +30,7 @@ NAMES = [
     "edgekv.batch.batch.Batch",
     "edgekv.config",
     "edgekv.devices.devices",
+    "edgekv.evals.grid.Grid",
     "edgekv.evals.long_generation.PROMPTS",
     "edgekv.evals.long_generation.SAMPLED",
     "edgekv.evals.long_generation.long_generation",
