@@ -191,6 +191,8 @@ async def test_log_probabilities_of_a_text(client):
         ({"top_logprobs": 3}, "invalid_value", "top_logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "invalid_value", "top_logprobs"),
         ({"messages": [{"role": "assistant"}]}, "missing_required_parameter", "content"),
+        ({"stop": ["x"] * 17}, "invalid_value", "at most 16"),
+        ({"stop": [""]}, "invalid_value", "at least 1 character"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_had_is_refused(ask, body, code, message):

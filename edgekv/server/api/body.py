@@ -45,7 +45,7 @@ def _has_too_many_values(raw: bytes | bytearray) -> bool:
 
 def _refusal(error: ValidationError) -> ApiError:
     """Return the error for the first thing that is wrong. It does not repeat what the client sent."""
-    first: dict[str, Any] = dict(error.errors(include_url=False, include_context=False, include_input=False)[0])
+    first = _first(list(map(dict, error.errors(include_url=False, include_context=False, include_input=False))))
     if first["type"] == "json_invalid":
         why = first["msg"]
         if "hex escape" in why:  # JSON can write one, and no text can hold it
@@ -54,6 +54,16 @@ def _refusal(error: ValidationError) -> ApiError:
     param = ".".join(str(part) for part in first["loc"] if _is_field(part)) or None
     code = {"missing": "missing_required_parameter"}.get(first["type"], "invalid_value")
     return ApiError(400, code, f"{param or 'the body'}: {first['msg']}", param=param)
+
+
+def _first(errors: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the first error. Of a field that takes several types it is the one of the type that the value has."""
+    first = errors[0]
+    if not first["loc"] or _is_field(first["loc"][-1]):
+        return first
+    field = first["loc"][:-1]
+    of_field = (each for each in errors if each["loc"][: len(field)] == field)
+    return next((each for each in of_field if not each["type"].endswith("_type")), first)
 
 
 def _is_field(part: int | str) -> bool:
