@@ -109,12 +109,13 @@ class WorkerEngine(_Forwarding, Opened):
         return WorkerConversation(self, number)
 
     def reap(self) -> None:
-        """Have the worker forget closed conversations."""
-        with suppress(IndexError, WorkerError):  # no more are left, or the worker died
+        """Have the worker forget closed conversations. One stays in the list until the worker has said that it has."""
+        with suppress(IndexError, ValueError, WorkerError):  # no more are left, a thread beside took it; it died
             while True:
-                released = self._released.popleft()
+                released = self._released[0]
                 released.end_unfinished()
                 self.ask(Close(released.number))
+                self._released.remove(released)
 
     def release_later(self, conversation: WorkerConversation) -> None:
         """Have the worker forget a conversation at the next use."""

@@ -118,7 +118,9 @@ class Server:
         return self._engine
 
     def _close(self, message: Close) -> None:
-        self._conversations.pop(message.number).close()
+        conversation = self._conversations.pop(message.number, None)
+        if conversation is not None:  # otherwise this was asked before, and the host was interrupted meanwhile
+            conversation.close()
         if self._engine is not None:
             self._engine.reap()
 

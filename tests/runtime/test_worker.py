@@ -21,6 +21,7 @@ from command import words
 
 import edgekv
 from edgekv.worker import worker_process
+from edgekv.worker.pipe_messages import Close
 
 signals = pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
 scripts = pytest.mark.skipif(sys.platform == "win32", reason="a script is no program there")
@@ -186,6 +187,33 @@ def test_an_interrupted_wait_leaves_the_session_usable(session, monkeypatch):
     assert session.stats.tokens_seen == session.n_past
     assert len(session.kept_positions(0, 0)) == session.n_cells
     assert "".join(session.generate(" and", max_tokens=3))
+
+
+@pytest.mark.parametrize("is_sent", [False, True])
+def test_a_closed_session_is_forgotten_though_an_interrupt_comes(open_runtime, monkeypatch, is_sent):
+    """Before the worker is told to, or after it was told and before the host notes that it has."""
+    ask = worker_process.Worker.ask
+    asked = []
+
+    def noted(worker, message):
+        if isinstance(message, Close):
+            asked.append(message.number)
+            if len(asked) == 1:
+                if is_sent:
+                    ask(worker, message)
+                raise KeyboardInterrupt
+        return ask(worker, message)
+
+    monkeypatch.setattr(worker_process.Worker, "ask", noted)
+    with open_runtime() as rt:
+        session = rt.session()
+        list(session.generate("a b c", max_tokens=3))
+        with pytest.raises(KeyboardInterrupt):
+            session.close()
+        with rt.session() as other:
+            assert "".join(other.generate("a b c", max_tokens=3))
+        assert len(asked) == 3
+        assert asked[0] == asked[1] != asked[2]
 
 
 def test_a_session_closed_in_the_midst_of_a_reply_makes_room_for_another(runtime):
