@@ -63,7 +63,8 @@ class Session:
     has its turn to its end. If it is not iterated for a while, it lets others pass, and then goes on.
 
     `cancel` may be called from any thread. The reply then ends quietly with `stats.finish_reason == "cancelled"`, and
-    the session goes on from the tokens that were read and generated. A reply that waits for its turn ends at once.
+    the session goes on from the tokens that were read and generated. A reply that waits for its turn, or of which no
+    piece was fetched yet, ends at once.
 
     Files are texts in UTF-8 of any size, or documents (docs/documents.md). A file that can be read only once, such as a
     pipe, is first copied to a temporary file, and a document is converted to one. `cancel` ends the copying when the
@@ -91,6 +92,7 @@ class Session:
         self._able_to_focus = able_to_focus
         self._general = general
         self._ended = False
+        self._cancels = object()  # another one after every cancel, so that a reply knows if one came since it was made
         self._users = threading.RLock()
         self._user: weakref.ref[_User] | None = None  # the call that has it to itself, as long as that lives
 
@@ -510,7 +512,11 @@ class Session:
         self._reap()
 
     def cancel(self) -> None:
-        """End the running reply, if any, at the next block or token. May be called from any thread."""
+        """End the running reply, if any, at the next block or token. May be called from any thread.
+
+        A reply that was made before, and of which no piece was fetched yet, ends without one.
+        """
+        self._cancels = object()  # before the event is set: a reply that begins clears it, and then looks here
         self._conversation.cancelled.set()
         self._engine.turn_queue.wake()
 
@@ -559,9 +565,20 @@ class Session:
     def _reply(
         self, request: GenerationRequest | RewindRequest, progress: ProgressCallback | None
     ) -> Generator[str, None, None]:
-        """Yield the pieces of a reply, each in its turn. Files that can be read only once are copied first."""
+        """Return the pieces of a reply. From here on `cancel` ends it, even before its first piece is fetched."""
+        return self._said(request, progress, self._cancels)
+
+    def _said(
+        self, request: GenerationRequest | RewindRequest, progress: ProgressCallback | None, cancels: object
+    ) -> Generator[str, None, None]:
+        """Yield the pieces of a reply, each in its turn. Files that can be read only once are copied first.
+
+        cancels: the session's `_cancels` when the reply was made
+        """
         with self.alone() as conversation, ExitStack() as copies:
             conversation.cancelled.clear()
+            if self._cancels is not cancels:
+                conversation.cancelled.set()
             if isinstance(request, GenerationRequest):
                 request = copies.enter_context(rereadable_request(request, conversation.cancelled))
             ticket = copies.enter_context(self._engine.turn_queue.ticket(conversation, conversation.cancelled))

@@ -127,6 +127,18 @@ def test_cancel_while_generating_keeps_the_session(session):
     assert list(session.generate(" and", max_tokens=3))
 
 
+def test_cancel_ends_a_reply_of_which_no_piece_was_fetched(session):
+    """A thread that cancels need not know if the one that iterates has begun. Replies made later are none of it."""
+    before = session.n_past
+    pieces = session.generate(words(10), max_tokens=5)
+    session.cancel()
+    later = session.generate(words(10), max_tokens=3)
+    assert list(pieces) == []
+    assert (session.stats.finish_reason, session.n_past) == ("cancelled", before)
+    assert list(later)
+    assert session.stats.finish_reason in ("end", "length")
+
+
 def test_a_reply_that_is_dropped_leaves_the_session_usable(session):
     pieces = session.generate(words(10), max_tokens=500)
     next(pieces)
