@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes as c
 import itertools
+import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import asdict
@@ -18,7 +20,7 @@ from diagonals import diagonal
 import edgekv
 from edgekv.binding import library, structs
 from edgekv.binding.policy import NativePolicy
-from edgekv.options import KV_TYPES, default_focus
+from edgekv.options import KV_TYPES, MOST_THREADS, default_focus
 from edgekv.planning.choice import KV_NAMES
 from edgekv.planning.estimate import cache_params_of
 from edgekv.policies import parse_policy
@@ -226,6 +228,25 @@ def test_a_budget_that_does_not_fit(tiny_model):
 def test_requests_that_cannot_work(tiny_model, fields, message):
     status, found, _ = refused(tiny_model(), **fields)
     assert (status, found[: len(message)]) == ("invalid argument", message)
+
+
+def test_more_processors_than_threads_that_can_be(tiny_model, tmp_path):
+    """One for every processor, up to the most that ggml takes."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if not sys.platform.startswith("linux") or compiler is None:
+        pytest.skip("a library that is loaded before the C library needs Linux and a C compiler")
+    source, many = tmp_path / "many.c", tmp_path / "many.so"
+    source.write_text("int get_nprocs(void) { return 600; }\n")
+    subprocess.run([compiler, "-shared", "-fPIC", source, "-o", many], check=True)
+    code = (
+        f"import sys; sys.path[:] = {sys.path!r}; from test_c_plan import c_plan; "
+        f"print(c_plan({str(tiny_model())!r}, ceiling_bytes=1 << 40, n_threads=0).n_threads)"
+    )
+    environment = os.environ | {"LD_PRELOAD": str(many)}
+    told = subprocess.run(
+        [sys.executable, "-c", code], env=environment, timeout=LIMIT_S, check=True, stdout=subprocess.PIPE
+    )
+    assert int(told.stdout) == MOST_THREADS
 
 
 def test_a_type_that_the_model_cannot_have(tiny_model):

@@ -58,10 +58,10 @@ void require_range(const char * name, uint64_t value, uint64_t low, uint64_t hig
 edgekv_plan_request checked_request(const edgekv_plan_request & given) {
     edgekv_plan_request request = given;
     if (request.n_threads == 0) {
-        request.n_threads = std::max(1u, std::thread::hardware_concurrency());
+        request.n_threads = std::min<uint32_t>(std::max(1u, std::thread::hardware_concurrency()), GGML_MAX_N_THREADS);
     }
     require_range("ceiling_bytes", request.ceiling_bytes, 1, UINT64_MAX);
-    require_range("n_threads", request.n_threads, 1, 512);
+    require_range("n_threads", request.n_threads, 1, GGML_MAX_N_THREADS);
     require_range("n_probe", request.n_probe, 0, 1024);
     require_range("n_sink", request.n_sink, 0, 1 << 20);
     require_range("n_recent", request.n_recent, 0, 1 << 20);
