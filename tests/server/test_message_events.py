@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 
 import pytest
 from imported_later import imported_later
@@ -85,6 +86,14 @@ def test_calls_of_tools():
     ]
     deltas = [event.delta.partial_json for event in told if event.type == "content_block_delta" and event.index]
     assert deltas == ['{"a":1}', "{}"]
+
+
+def test_numbers_that_no_float_holds_are_told_as_json():
+    """JSON has no infinity: arguments that are values in a message have the largest float instead."""
+    written = f'{{"a":1e999,"b":[-1e999,{"9" * 5000},{"9" * 400}]}}'
+    _, whole = pushed(ToolCall("call_1", "add", written), Ended("tool_calls", USAGE))
+    most = sys.float_info.max
+    assert whole.content[0].input == {"a": most, "b": [-most, most, int("9" * 400)]}
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,8 @@ def test_calls_of_tools_are_told_as_objects():
     assert json.loads(line)["message"] == {"role": "assistant", "content": "", "tool_calls": [told]}
     renderer.add(call)
     assert renderer.whole()["message"]["tool_calls"] == [told]
+    (line,) = renderer.stream(ToolCall("1", "weather", '{"city": 1e999}'))
+    assert b'{"city":1.7976931348623157e+308}' in line  # JSON has no infinity
 
 
 @pytest.mark.usefixtures("talkative")

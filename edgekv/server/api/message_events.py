@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any, Literal, TypeAlias
 
@@ -10,6 +9,7 @@ from edgekv.server.api_errors import ApiError
 from edgekv.server.reply_request import Ended, Event, Piece, PromptProgress, ToolCall, Usage
 
 from .endpoint import TypedRenderer
+from .message_parts import values_of
 from .openai_common import edgekv_of
 
 # reasoning that a client is given: all of it, a block without its text, or no block
@@ -118,7 +118,7 @@ class MessageEvents(TypedRenderer):
             return
         yield {"type": "content_block_stop", "index": self._index}
         if block["type"] == "tool_use":
-            block["input"] = json.loads(text)
+            block["input"] = values_of(text)
         else:
             block[block["type"]] = text  # a block of thoughts has them in "thinking", one of text in "text"
         self.reply["content"].append(block)

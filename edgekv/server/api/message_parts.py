@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import json
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -27,6 +29,19 @@ def in_turn(messages: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]
 def function_of(name: str, description: str | None, parameters: Mapping[str, Any] | None) -> dict[str, Any]:
     """A tool, as a `ReplyRequest` has it."""
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+
+
+def values_of(arguments: str) -> Any:
+    """Return the values of a call's arguments, for an API that tells them as JSON within its own.
+
+    JSON has no infinity, so a number beyond those of a float is the largest one. So is an integer of thousands of
+    digits, which Python does not parse.
+    """
+    return json.loads(arguments, parse_float=_finite, parse_int=lambda it: int(it) if len(it) < 4300 else _finite(it))
+
+
+def _finite(written: str) -> float:
+    return min(max(float(written), -sys.float_info.max), sys.float_info.max)
 
 
 def call_of(call_id: str, name: str, arguments: str | Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
@@ -12,6 +11,7 @@ from edgekv.server.api_errors import ApiError
 from edgekv.server.json_stream import Parts, json_parts
 from edgekv.server.reply_request import Ended, Event, Piece, Reason, ToolCall
 
+from .message_parts import values_of
 from .openai_common import edgekv_of
 from .openai_fields import token_logprobs
 
@@ -111,7 +111,7 @@ class Lines:
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
-    return {"id": call.id, "function": {"name": call.name, "arguments": json.loads(call.arguments)}}
+    return {"id": call.id, "function": {"name": call.name, "arguments": values_of(call.arguments)}}
 
 
 def _line(fields: dict[str, Any]) -> Iterator[bytes]:
