@@ -322,9 +322,9 @@ def whole(*texts, **further):
     return {"body": told(*(piece(text) for text in texts), END, *([further] if further else []), "[DONE]")}
 
 
-def cut(*texts):
+def cut(*texts, before=None):
     end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}]}
-    return {"body": told(*(piece(text) for text in texts), end, "[DONE]")}
+    return {"body": told(*([before] if before else []), *(piece(text) for text in texts), end, "[DONE]")}
 
 
 def sent(request):
@@ -356,6 +356,17 @@ def test_a_reply_is_made_again_or_gone_on_with(browser, address):
         assert "2 said, 12.3 a second" in page.locator("li.assistant .foot").text_content()
         question = ("user", "What?")
         assert [sent(request) for request in asked] == [[question], [question], [question, ("assistant", "second")]]
+
+
+def test_a_reply_that_is_gone_on_with_keeps_its_thoughts(browser, address):
+    thought = {"choices": [{"index": 0, "delta": {"reasoning_content": "Two plus two."}}]}
+    with scripted(browser, address, cut("fo", before=thought), whole("ur")) as (page, _):
+        say(page, "What?")
+        finished(page)
+        press(page, "Continue")
+        finished(page)
+        assert page.locator("li.assistant .said").all_text_contents() == ["four"]
+        assert page.locator("li.assistant .thought p").all_text_contents() == ["Two plus two."]
 
 
 def test_a_message_is_edited(browser, address):

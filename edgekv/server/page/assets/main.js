@@ -180,7 +180,7 @@ async function answer(conversation, { goesOn = false } = {}) {
   const begun = goesOn ? last.text : "";
   const body = bodyOf(goesOn ? conversation.messages : questionsOf(conversation), conversation.settings);
   if (last.role === "assistant") conversation.messages.pop();
-  const said = { role: "assistant", text: begun, thought: "", reason: null, failure: null, figures: null };
+  const said = { role: "assistant", text: begun, thought: goesOn ? last.thought : "", reason: null, failure: null, figures: null };
   const run = { controller: new AbortController(), state: "Waiting for the model", progress: "" };
   conversation.messages.push(said);
   conversation.at = Date.now();
@@ -214,7 +214,7 @@ async function answer(conversation, { goesOn = false } = {}) {
     }
     showList();
   }
-  if (wantsKey && (await askForKey())) answer(conversation);
+  if (wantsKey && (await askForKey())) answer(conversation, { goesOn });
 }
 
 function take(conversation, said, run, { read, total, text, thought, reason, usage, edgekv, timings, coverage: kept }) {
