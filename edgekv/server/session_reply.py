@@ -10,6 +10,7 @@ from pathlib import Path
 
 import edgekv
 from edgekv.generation.generator import after
+from edgekv.generation.logprobs import unpacked
 from edgekv.generation.reasoning import ReasoningSplitter, opens_reasoning
 from edgekv.generation.stats import Stats
 from edgekv.prompt.infill import Infill
@@ -101,17 +102,18 @@ class Replier:
             prompt_logprobs=request.echo and request.n_logprobs is not None,
             progress=reading,
         )
+        limit = TimeLimit(request.longest_s)
+        is_echoed = Echoed(session) if request.echo and request.n_logprobs is not None else None
+        pieces = limit.limited(pieces, session.cancel, is_echoed)
         if request.echo and request.n_logprobs is None:
             pieces = after(self._prompt_texts(request), pieces)
         # a reply that fits a schema or a grammar has no place for thoughts
         is_plain = request.prompt is not None or request.has_form
         begun = self._begins_thinking and not request.goes_on
-        splitter, limit = PieceSplitter(begun=None if is_plain else begun), TimeLimit(request.longest_s)
+        splitter = PieceSplitter(begun=None if is_plain else begun)
         with stop.calls(session.cancel):
             for piece in splitter.events(pieces):
                 emit(piece)
-                if limit.ends_with(piece.text):
-                    session.cancel()
         stats = session.stats
         for call in stats.tool_calls:
             emit(ToolCall(f"call_{secrets.token_hex(12)}", call.name, call.arguments))
@@ -177,15 +179,41 @@ class TimeLimit:
         self._begun: float | None = None
         self._has_line = False
 
-    def ends_with(self, text: str) -> bool:
-        """Take the next piece. Returns True once, if the time is over and the reply has its first line."""
+    def limited(
+        self, pieces: Iterable[str], cancel: Callable[[], None], is_echoed: Callable[[str], bool] | None = None
+    ) -> Iterator[str]:
+        """Yield the pieces of a reply. Calls `cancel` once, if the time is over and the reply has its first line.
+
+        is_echoed: returns True for the pieces that repeat the prompt, of which no line counts; None = there are none
+        """
+        for piece in pieces:
+            yield piece
+            if is_echoed is None or not is_echoed(piece):
+                self._take(piece, cancel)
+
+    def _take(self, piece: str, cancel: Callable[[], None]) -> None:
         if self._seconds is None or self.passed:
-            return False
+            return
         if self._begun is None:
             self._begun = time.monotonic()
-        self._has_line = self._has_line or "\n" in text
+        self._has_line = self._has_line or "\n" in piece
         self.passed = self._has_line and time.monotonic() - self._begun >= self._seconds
-        return self.passed
+        if self.passed:
+            cancel()
+
+
+class Echoed:
+    """Tells the pieces that repeat the prompt, which come first, from those of the reply. Asked for each, in order."""
+
+    def __init__(self, session: edgekv.Session) -> None:
+        self._session = session
+        self._n_tokens = 0
+
+    def __call__(self, piece: str) -> bool:
+        stats = self._session.stats
+        is_echoed = self._n_tokens < stats.reused_tokens + stats.prompt_tokens
+        self._n_tokens += sum(1 for _ in unpacked(getattr(piece, "packed", b"")))
+        return is_echoed
 
 
 class PieceSplitter:
