@@ -44,7 +44,8 @@ def _change(chat: Chat, name: str, written: str) -> None:
     try:
         value: Any = None if (name, written) == ("seed", OPEN) else kind(written)
     except ValueError:
-        raise edgekv.InputError(f"{written or 'nothing'!r} is not possible for {name}; give a number") from None
+        wrong = f"{written!r} is not possible for {name}" if written else f"{name} needs a value"
+        raise edgekv.InputError(f"{wrong}; give a number") from None
     if field != "max_tokens":
         chat.reply["sampling"] = replace(chat.reply["sampling"], **{field: value})
     elif value < 1:

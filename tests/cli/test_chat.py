@@ -73,6 +73,7 @@ def exercised(shown, book, folder):
     for name, value in (("temp", "0.5"), ("top-p", "0.8"), ("min-p", "0.1"), ("seed", "7"), ("max-tokens", "9")):
         done(shown, f"/set {name} {value}", f"{name} {value}")
     done(shown, "/set temp hot", "'hot' is not possible for temp; give a number")
+    done(shown, "/set temp", "temp needs a value; give a number")
     done(shown, "/set volume 11", "'volume' cannot be set; possible: temp")
     done(shown, "/retry")
     done(shown, "/copy", "characters are on the clipboard, if this terminal allows it")
