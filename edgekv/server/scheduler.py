@@ -192,7 +192,7 @@ class Running:
         self._events: deque[Event | ApiError] = deque()
         self._posted = asyncio.Event()
         self._lock = threading.Lock()
-        self._ended = self._closed = False
+        self._closed = False
         self.has_end = False
 
     def release(self) -> None:
@@ -233,25 +233,29 @@ class Running:
         return self
 
     async def __anext__(self) -> Event:
-        while not self._events:
-            if self._ended:
-                raise StopAsyncIteration
-            self._posted.clear()
+        while (event := self._next()) is None:
             await self._posted.wait()
-        with self._lock:
-            event = self._events.popleft()
         if isinstance(event, (Ended, ApiError)):
-            self._ended = True
             self._timer.cancel()
         if isinstance(event, ApiError):
             raise event
         return event
 
+    def _next(self) -> Event | ApiError | None:
+        """Take the next event; None = it is still to come. Raises StopAsyncIteration after the last one."""
+        with self._lock:
+            if self._events:
+                return self._events.popleft()
+            if self.has_end or self._closed:
+                raise StopAsyncIteration
+            self._posted.clear()
+            return None
+
     async def aclose(self) -> None:
         """Cancel the request, unless it has ended."""
         self._timer.cancel()
         with self._lock:
-            was_closed, self._closed, self._ended = self._closed, True, True
+            was_closed, self._closed = self._closed, True
             self._events.clear()
         if not was_closed:
             self._give_back()
