@@ -22,7 +22,7 @@ TEXT = range(10, 74)  # token ids that every slot has read before
 
 def step_seconds(runtime: edgekv.Runtime, n: int) -> float:
     """Return the median processor time of a step with a token of each of n slots."""
-    caches = [block_loop.cache for block_loop in runtime._local().block_loops]
+    caches = [block_loop.cache for block_loop in runtime.block_loops]
     for cache in caches:
         cache.clear()
         cache.feed(list(TEXT))

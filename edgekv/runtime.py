@@ -260,7 +260,7 @@ class Runtime:
 
     @property
     def model(self) -> Model:
-        """The loaded model. Raises ConfigError in an isolated runtime, as do `context`, `block_loop` and `guard`."""
+        """The loaded model. Raises ConfigError in an isolated runtime, as do `context`, `block_loop(s)` and `guard`."""
         return self._local().model
 
     @property
@@ -280,6 +280,11 @@ class Runtime:
     def block_loop(self) -> BlockLoop:
         """The block loop, which feeds and compacts the cells."""
         return self._local().block_loop
+
+    @property
+    def block_loops(self) -> Sequence[BlockLoop]:
+        """The block loop of each slot: one, or as many as `parallel` asks for."""
+        return self._local().block_loops
 
     @property
     def guard(self) -> MemoryGuard:
