@@ -184,7 +184,7 @@ class Options:
         _in_range("block", self.block, 1, 4096)
         _in_range("ubatch", self.n_ubatch, 1, self.block)
         _in_range("threads", self.n_threads, 1, MOST_THREADS)
-        _in_range("parallel", self.parallel, 1, min(MOST_PARALLEL, self.n_ubatch))
+        _in_range("parallel", self.parallel, 1, MOST_PARALLEL)
         _in_range("n_sink", self.n_sink, 0, 1 << 20)
         _in_range("recent", 0 if self.recent is None else self.recent, 0, 1 << 20)
         _in_range("evict_every", self.spare_cells, 1, self.block)
@@ -230,6 +230,12 @@ class Options:
 
     def _check_parallel(self) -> None:
         """Raise ConfigError for several sessions at once beside what only one can have."""
+        if self.parallel > self.n_ubatch:  # a step has a token of each
+            name = "block" if self.ubatch is None else "ubatch"
+            raise ConfigError(
+                f"parallel={self.parallel} needs as many tokens at once, but {name}={self.n_ubatch}; lower parallel, or "
+                f"raise {name}"
+            )
         if self.parallel == 1:
             return
         others = [

@@ -349,8 +349,9 @@ def test_the_session_that_was_used_least_recently_gives_up_its_cells(open_parall
         ({"isolated": True}, "isolated=True"),
         ({"gpu_layers": 1}, "gpu_layers=1"),
         ({"rpc": "127.0.0.1:1", "isolated": True}, "isolated=True"),
-        ({"parallel": 0}, r"parallel=0 .*\[1, 32\]"),
-        ({"parallel": 33}, "parallel=33"),
+        ({"parallel": 0}, r"parallel=0 .*\[1, 64\]"),
+        ({"parallel": 33}, "parallel=33 .* but block=32; lower parallel, or raise block"),
+        ({"parallel": 9, "ubatch": 8}, "parallel=9 .* but ubatch=8; lower parallel, or raise ubatch"),
     ],
 )
 def test_what_only_one_session_can_have_is_refused(open_parallel, further, named):
