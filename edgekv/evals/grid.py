@@ -75,9 +75,11 @@ class Grid:
             possible = ", ".join(known) or "none"
             raise ConfigError(f"{unknown[0]!r} is no parameter of {self.task}; possible: {possible}")
         for name, values in self.params.items():
-            kind, wanted = (str, "a name") if isinstance(known[name][0], str) else ((int, float), "a number")
-            if bad := [value for value in values if not isinstance(value, kind) and value not in known[name]]:
-                raise ConfigError(f"{name}={bad[0]!r} is not possible; give {wanted}")
+            for value in values:
+                if isinstance(known[name][0], str):
+                    _one_of(name, value, known[name])
+                elif not isinstance(value, (int, float)) and value not in known[name]:
+                    raise ConfigError(f"{name}={value!r} is not possible; give a number")
         for spec in (*self.policies, self.focus_policy):
             if spec is not None and spec != FULL:
                 parse_policy(spec)

@@ -151,6 +151,11 @@ def test_impossible_grids_are_refused(counted, fields, message):
         make(**fields)
 
 
+def test_unknown_kinds_of_ruler_are_refused_before_the_first_case():
+    with pytest.raises(edgekv.ConfigError, match="kind='niah_singel_1' is unknown; possible: niah_single_1"):
+        Grid(task="ruler", params={"kind": ("vt", "niah_singel_1")})
+
+
 def test_unknown_tasks_are_refused():
     with pytest.raises(edgekv.ConfigError, match="'riddles' is unknown; possible: needle"):
         Grid(task="riddles")
