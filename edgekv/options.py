@@ -233,8 +233,8 @@ class Options:
         if self.parallel > self.n_ubatch:  # a step has a token of each
             name = "block" if self.ubatch is None else "ubatch"
             raise ConfigError(
-                f"parallel={self.parallel} needs as many tokens at once, but {name}={self.n_ubatch}; lower parallel, or "
-                f"raise {name}"
+                f"parallel={self.parallel} takes as many tokens at once, but {name}={self.n_ubatch}; lower parallel, "
+                f"or raise {name}"
             )
         if self.parallel == 1:
             return
