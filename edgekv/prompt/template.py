@@ -11,23 +11,22 @@ import functools
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import jinja2
-import jinja2.sandbox
+import jinja2.exceptions
+import jinja2.parser
 from jinja2.ext import Extension
-from jinja2.filters import FILTERS
 
 from edgekv.binding.model import Model
 from edgekv.errors import ConfigError, InputError, UnsupportedModelError
 
-_MAX_NUMBER = 1 << 20  # the most repetitions or padding that a template may ask for
-_WIDTH = re.compile(r"\d{7}")  # a width in a format that is, or may be, above _MAX_NUMBER
-_WIDENING = ("batch", "center", "format", "indent")  # filters that repeat or pad as often as they are told
+from .template_sandbox import Sandbox
+
 _LONGEST_DATE = 100  # characters of a date's format
 _DATE = re.compile(r"(?:[^%]|%[-_0^#]?[A-Za-z%])*")  # no widths, which could be of gigabytes
 
@@ -147,53 +146,6 @@ def opens_with(template: str) -> str:
     return ""
 
 
-class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    """Sandbox that also refuses numbers that make one step take gigabytes. Loops of small steps are not bounded."""
-
-    intercepted_binops = frozenset({"*", "**", "%"})
-
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        times = [value for value in (left, right) if isinstance(value, int)]
-        sizes = [len(value) for value in (left, right) if isinstance(value, Sequence)]
-        is_large = any(n * size > _MAX_NUMBER for n in times for size in sizes)
-        if operator == "**" or (operator == "%" and sizes) or is_large:
-            raise jinja2.exceptions.SecurityError(f"it calculates {operator!r} of something large")
-        return super().call_binop(context, operator, left, right)
-
-    def call(self, context: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
-        _check_numbers((*args, *kwargs.values()))
-        if getattr(function, "__name__", "") in ("format", "format_map"):
-            method = getattr(function, "__wrapped__", function)
-            _check_widths((getattr(method, "__self__", ""), *args, *kwargs.values()))
-        return super().call(context, function, *args, **kwargs)
-
-
-def _check_numbers(values: Iterable[Any]) -> None:
-    """Raise SecurityError for a number above _MAX_NUMBER."""
-    if any(isinstance(value, int) and value > _MAX_NUMBER for value in values):
-        raise jinja2.exceptions.SecurityError(f"it calls a function with a number beyond {_MAX_NUMBER}")
-
-
-def _check_widths(values: Iterable[Any]) -> None:
-    """Raise SecurityError for texts that may make a format wider than _MAX_NUMBER."""
-    if any(_WIDTH.search(str(value)) for value in values):
-        raise jinja2.exceptions.SecurityError(f"it formats with a number beyond {_MAX_NUMBER}")
-
-
-def _bounded(name: str) -> Callable[..., Any]:
-    """Return a filter of jinja that refuses what would take gigabytes."""
-    plain = FILTERS[name]
-
-    def bounded(value: Any, *args: Any, **kwargs: Any) -> Any:
-        if name == "format":
-            _check_widths((value,))
-        if name != "format" or "*" in value:  # a star takes a width from the arguments
-            _check_numbers((*args, *kwargs.values()))
-        return plain(value, *args, **kwargs)
-
-    return bounded
-
-
 class _Generation(Extension):
     """The tags `generation` and `endgeneration`, by which training finds replies. All between them stays."""
 
@@ -218,17 +170,17 @@ def render(
 ) -> str:
     """Render messages and tools, up to the beginning of the reply. Raises anything."""
     further = {"tools": list(tools)} if tools else {}
-    return _compile(template).render(
-        messages=messages, add_generation_prompt=True, bos_token=bos, eos_token=eos, **further
-    )
+    compiled = _compile(template)
+    compiled.environment.begin(messages, further)  # type: ignore[attr-defined]
+    return compiled.render(messages=messages, add_generation_prompt=True, bos_token=bos, eos_token=eos, **further)
 
 
 @functools.lru_cache(maxsize=2)  # the model's template and the rehearsal's
 def _compile(template: str) -> jinja2.Template:
     extensions: list[str | type[Extension]] = ["jinja2.ext.loopcontrols", _Generation]
-    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
+    environment = Sandbox({"tojson": _as_json}, trim_blocks=True, lstrip_blocks=True, extensions=extensions)
     environment.globals |= {"raise_exception": _raise, "strftime_now": _today}
-    environment.filters |= {"tojson": _as_json} | {name: _bounded(name) for name in _WIDENING}
+    environment.begin()  # constants are calculated here
     return environment.from_string(template)
 
 

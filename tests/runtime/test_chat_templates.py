@@ -12,7 +12,7 @@ import edgekv
 from edgekv import ConfigError, UnsupportedModelError
 from edgekv.models.chat_template import MAX_BYTES, with_template
 from edgekv.models.header import read_header
-from edgekv.prompt.template import chat_format
+from edgekv.prompt.template import chat_format, rendered
 
 TURNS = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 
@@ -44,6 +44,40 @@ def test_a_template_is_cut_up():
 def test_any_failure_is_ours(template):
     with pytest.raises(UnsupportedModelError, match=r"the chat template of model\.gguf cannot be used"):
         chat_format(model(template + TURNS if template else ""), with_system=False)
+
+
+HUGE = "{% set s = 'x' * 1000000 %}"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        *("{{ s | replace('x', s) }}", "{{ s.replace('x', s) }}", "{{ ([s] * 1000000) | join }}"),
+        *("{{ ''.join([s] * 1000000) }}", "{{ ([s] * 1000000) | map('string') | join }}"),
+        *("{{ s.join(s) }}", "{{ s | join(s) }}", "{{ [s] * 1000000 }}", "{{ ([s] * 1000000) | string }}"),
+        "{% set ns = namespace(s='x') %}{% for i in range(40) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+        "{% set ns = namespace(s='x') %}{% for i in range(40) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+        "{% set ns = namespace(s=['x']) %}{% for i in range(40) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s }}",
+        "{% for i in range(90000) %}{% for j in range(90000) %}xxxxxxxx{% endfor %}{% endfor %}",
+        "{% set t %}{% for i in range(90000) %}{% for j in range(90000) %}x{% endfor %}{% endfor %}{% endset %}",
+        "{% macro m() %}{% for i in range(90000) %}{{ s }}{% endfor %}{% endmacro %}{{ m() }}",
+        *("{{ ('\t' * 1000000).expandtabs(1000000) }}", "{{ ('\n' * 1000000) | indent(1000000) }}", "{{ lipsum(9) }}"),
+        *("{{ ('\n' * 1000000) | indent(s) }}", "{{ ('{0}' * 1000).format(s) }}", "{{ s.translate({120: s}) }}"),
+        "{% set ns = namespace(s=[]) %}{% for i in range(90000) %}{% set ns.s = [ns.s, s[1:]] %}{% endfor %}",
+    ],
+)
+def test_texts_of_gigabytes_are_refused(template):
+    """Refused before they are made, by whatever steps."""
+    with pytest.raises(UnsupportedModelError, match=r"too large|beyond|undefined"):
+        chat_format(model(HUGE + template + TURNS), with_system=False)
+
+
+def test_long_conversations_are_rendered():
+    """By templates that show as they go, and by those that gather all in a variable."""
+    roles = ["user", "assistant"] * 500
+    gathered = "{% for m in messages %}{% set ns.s = ns.s + m.content %}{% endfor %}{{ ns.s }}"
+    for template in (TURNS, "{% set ns = namespace(s='') %}" + gathered):
+        assert len(rendered(model(template), roles).before) == 1000
 
 
 def test_templates_may_pad_and_format():
