@@ -23,7 +23,7 @@ _PER_INPUT = 256  # further ones for each character of its input
 _MAX_NUMBER = 1 << 20  # the most repetitions or padding that a template may ask for
 _WIDTH = re.compile(r"\d{7}")  # a width in a format that is, or may be, above _MAX_NUMBER
 _WIDENING = ("batch", "center", "format", "indent", "tojson")  # filters that repeat or pad as often as they are told
-_UNBOUNDED = ("lipsum", "pprint")  # of jinja's own; no chat needs them
+_UNBOUNDED = ("lipsum", "pprint")  # jinja has them, and no chat needs them
 # filters that make no text of what they are given, so that large values cost nothing there
 _PASSING = (
     *("abs", "attr", "count", "d", "default", "dictsort", "first", "float", "groupby", "int", "items", "last"),
@@ -86,7 +86,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
     def begin(self, *given: Any) -> None:
         """Begin to count anew. given: the input"""
-        self._thread.left = _MOST
+        self._thread.left = _MOST  # the input may not be larger, either
         self._thread.left += _PER_INPUT * self._size(given)
 
     def counted(self, value: Any) -> Any:
