@@ -59,8 +59,7 @@ class Steps:
 
     def __init__(self, queue: TurnQueue) -> None:
         self._queue = queue
-        self._waiting: list[_Feed] = []
-        self._resuming = 0  # feeds that are done, but their threads do not know yet
+        self._feeds: list[_Feed] = []  # those that wait, and those that are done, but their threads do not know yet
         self._was_alone = False  # the last step was one of a text
         self.n_steps = 0
 
@@ -108,26 +107,31 @@ class Steps:
     def _in_step(self, feed: _Feed, me: int) -> Iterator[None]:
         """Let others work, with a feed in the list of those that wait; at the end, this thread is at work again."""
         queue = self._queue
+        self._feeds.append(feed)
         try:
-            self._waiting.append(feed)
             for ticket in feed.tickets:
                 ticket.in_step = True
             queue.changed.notify_all()
             yield
         finally:
+            interrupt: BaseException | None = None
             while queue.is_busy(me):  # a step may be under way that has this feed
-                queue.changed.wait()
-            if feed.done:
-                self._resuming -= 1
-            else:
-                self._waiting.remove(feed)
+                try:
+                    queue.changed.wait()
+                except BaseException as error:  # a second Ctrl-C must not leave the feed to a step of others
+                    interrupt = error
+            self._feeds.remove(feed)
             for ticket in feed.tickets:
                 ticket.in_step = False
             queue.changed.notify_all()
+            if interrupt is not None:
+                raise interrupt
 
     def _wait_s(self, me: int) -> float | None:
         """Return how long to wait before the next step; 0 = it may begin, None = until something changes."""
-        if not self._waiting or self._resuming or self._queue.is_busy() or self._queue.is_awaited():
+        if not self._feeds or any(feed.done for feed in self._feeds):
+            return None
+        if self._queue.is_busy() or self._queue.is_awaited():
             return None
         paused = [p for p in self._queue.present() if p.thread is None and p.comes_back_soon and p.last_thread != me]
         return max([0.0, *(p.paused_since + SOON_S - time.monotonic() for p in paused)])
@@ -150,8 +154,8 @@ class Steps:
 
     def _next(self) -> list[_Feed]:
         """Return the feeds of the next step, of those that wait."""
-        texts = [feed for feed in self._waiting if feed.is_alone]
-        replies = [feed for feed in self._waiting if not feed.is_alone]
+        texts = [feed for feed in self._feeds if feed.is_alone]
+        replies = [feed for feed in self._feeds if not feed.is_alone]
         if replies and (self._was_alone or not texts):
             return replies
         patient = [feed for feed in texts if feed.n_passed == MOST_PASSED]
@@ -200,5 +204,3 @@ class Steps:
             for ticket in feed.tickets if feed.is_alone else ():
                 ticket.n_read += len(feed.tokens)
             feed.done = True
-            self._waiting.remove(feed)
-            self._resuming += 1

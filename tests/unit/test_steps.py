@@ -83,3 +83,41 @@ def test_a_reply_waits_for_one_step_of_a_text(monkeypatch):
     replying = found[found.index("r") : len(found) - found[::-1].index("r")]
     assert replying.count("r") == 7
     assert all("r" in pair for pair in itertools.pairwise(replying[1:]))
+
+
+def test_a_second_interrupt_leaves_no_feed_to_the_steps_of_others(monkeypatch):
+    """The first comes while another thread computes a step, the second while the end of that step is waited for."""
+    queue = turn_queue.TurnQueue(n_slots=2)
+    shared, cache, other, fed = steps.Steps(queue), CountedCache(), CountedCache(), []
+    n_waits = itertools.count(1)
+
+    def wait(timeout=None):
+        if next(n_waits) < 3:
+            raise KeyboardInterrupt
+        queue.stepping = False
+
+    with queue.ticket(cache) as ticket:
+        assert ticket.enter()
+        queue.stepping = True
+        with monkeypatch.context() as patch:
+            patch.setattr(queue.changed, "wait", wait)
+            with pytest.raises(KeyboardInterrupt):
+                shared.feed(cache, BLOCK, True)
+        queue.stepping = False
+
+    def feed():
+        with queue.ticket(other) as ticket:
+            assert ticket.enter()
+            shared.feed(other, BLOCK, True)
+
+    def decode(feeds):
+        for cache, *_ in feeds:
+            cache.n_past += len(BLOCK)
+            fed.append(cache)
+
+    monkeypatch.setattr(Cache, "feed_together", staticmethod(decode))
+    thread = threading.Thread(target=feed, daemon=True)
+    thread.start()
+    thread.join(LIMIT_S)
+    assert not thread.is_alive()
+    assert fed == [other]
