@@ -18,27 +18,7 @@ import typer.main
 import edgekv
 from edgekv.prompt.spool import copies_are_nameless
 
-from . import (
-    ask,
-    bench,
-    complete,
-    devices,
-    evaluate,
-    inspect,
-    measure_heads,
-    models,
-    policies,
-    pull,
-    read,
-    run_batch,
-    serve,
-    serve_mcp,
-    sessions,
-    show_plan,
-)
-from .chat import command as chat
 from .failures import message_of, tell, wants_json
-from .found_files import FilesCommand
 from .meant import Commands, as_help
 from .settings import defaults
 from .wording import speak_of, worded
@@ -68,27 +48,6 @@ def _options(
     ] = False,
 ) -> None:
     """Read any prompt, and chat, inside a memory ceiling."""
-
-
-app.command(cls=FilesCommand)(ask.ask)
-app.command(cls=FilesCommand)(chat.chat)
-app.command(cls=FilesCommand)(complete.complete)
-app.command(cls=FilesCommand)(read.read)
-app.add_typer(sessions.app, name="sessions")
-app.add_typer(evaluate.app, name="eval")
-app.command(cls=FilesCommand)(inspect.inspect)
-app.command()(serve.serve)
-app.command()(serve_mcp.mcp)
-app.command()(run_batch.batch)
-app.command()(show_plan.plan)
-app.command()(pull.pull)
-app.add_typer(models.app, name="models")
-app.command()(policies.policies)
-app.command()(devices.devices)
-app.command("rpc-server")(devices.rpc_server)
-app.command()(bench.bench)
-app.command()(measure_heads.heads)
-speak_of(app)
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
@@ -128,6 +87,7 @@ def _open_closed_streams() -> None:
 
 def _run() -> int:
     command = typer.main.get_command(app)
+    speak_of(command)
     arguments = as_help(sys.argv[1:])
     settings: dict[str, dict[str, Any]] = {}
     try:

@@ -1,9 +1,41 @@
-"""Names of commands that other programs have: edgekv says which of its own is meant."""
+"""Names of commands: those of edgekv, each imported when it is first used, and those of other programs."""
 
 from __future__ import annotations
 
+import importlib
+from collections import UserDict
+from collections.abc import Iterator
+from typing import Any
+
 import click
+import typer
 import typer.core
+import typer.main
+
+from .found_files import FilesCommand
+
+# by name, the module, and the function or the commands in it
+COMMANDS = {
+    "ask": "ask:ask",
+    "chat": "chat.command:chat",
+    "complete": "complete:complete",
+    "read": "read:read",
+    "inspect": "inspect:inspect",
+    "serve": "serve:serve",
+    "mcp": "serve_mcp:mcp",
+    "batch": "run_batch:batch",
+    "plan": "show_plan:plan",
+    "pull": "pull:pull",
+    "policies": "policies:policies",
+    "devices": "devices:devices",
+    "rpc-server": "devices:rpc_server",
+    "bench": "bench:bench",
+    "heads": "measure_heads:heads",
+    "sessions": "sessions:app",
+    "eval": "evaluate:app",
+    "models": "models:app",
+}
+WITH_FILES = ("ask", "chat", "complete", "read", "inspect")  # their option -f takes several words
 
 # by the name that was typed, the command that does it here
 MEANT = {
@@ -23,8 +55,41 @@ MEANT = {
 }
 
 
+class Imported(UserDict[str, click.Command]):
+    """Commands by name. One that is not used takes no time, and no memory under the ceiling."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        if name not in self.data:
+            self.data[name] = _imported(name, COMMANDS[name])
+        return self.data[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+    def __contains__(self, name: object) -> bool:
+        return name in COMMANDS
+
+
+def _imported(name: str, place: str) -> click.Command:
+    module, _, attribute = place.partition(":")
+    found = getattr(importlib.import_module(f".{module}", __package__), attribute)
+    app = typer.Typer(rich_markup_mode=None)
+    if isinstance(found, typer.Typer):
+        app.add_typer(found, name=name)
+    else:
+        app.command(name, cls=FilesCommand if name in WITH_FILES else None)(found)
+    return typer.main.get_group(app).commands[name]
+
+
 class Commands(typer.core.TyperGroup):
     """The commands of edgekv."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = Imported()
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -1,7 +1,8 @@
 """Messages in the words of the command line.
 
 The library's errors name arguments as a Python program writes them: `max_tokens=0`, `repack=True`. A user of the
-command line knows the same things as options. Which option stands for which argument is read off the commands.
+command line knows the same things as options. Which option stands for which argument is read off the commands that
+are in use.
 """
 
 from __future__ import annotations
@@ -10,19 +11,19 @@ import functools
 import re
 
 import click
-import typer
-import typer.main
+
+from .meant import Imported
 
 # arguments whose option has another name
 _ARGUMENTS = {"temperature": "--temp"}
 
 
-_speaks_of: list[typer.Typer] = []  # the command line; `main` sets it
+_speaks_of: list[click.Command] = []  # the command line; `main` sets it
 
 
-def speak_of(app: typer.Typer) -> None:
+def speak_of(command: click.Command) -> None:
     """Say which command line messages are worded for."""
-    _speaks_of[:] = [app]
+    _speaks_of[:] = [command]
     _options.cache_clear()
     _pattern.cache_clear()
 
@@ -62,10 +63,11 @@ def _options() -> dict[str, tuple[str, str]]:
                 yes, no = option.opts[-1], (option.secondary_opts or [f"no {option.opts[-1]}"])[-1]
                 for name in (option.name or "", yes.lstrip("-").replace("-", "_")):
                     found.setdefault(name, (yes, no))
-        for inner in getattr(command, "commands", {}).values():
-            collect(inner)
+        inner = getattr(command, "commands", {})
+        for it in (inner.data if isinstance(inner, Imported) else inner).values():
+            collect(it)
 
-    for app in _speaks_of:
-        collect(typer.main.get_command(app))
-    found |= {name: found[yes.lstrip("-")] for name, yes in _ARGUMENTS.items()}
+    for command in _speaks_of:
+        collect(command)
+    found |= {name: found[yes.lstrip("-")] for name, yes in _ARGUMENTS.items() if yes.lstrip("-") in found}
     return found

@@ -25,7 +25,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:'click:DeprecationWarning")
     ],
 )
 def test_arguments_become_options(message, expected):
-    import edgekv.cli.main  # noqa: F401  (whose commands have these options)
-    from edgekv.cli.wording import worded
+    import typer.main
 
+    from edgekv.cli.main import app
+    from edgekv.cli.wording import speak_of, worded
+
+    command = typer.main.get_command(app)
+    speak_of(command)
+    assert all(command.commands.values())  # messages are worded for commands that are in use
     assert worded(message) == expected
