@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 from collections import UserDict
 from collections.abc import Iterator
@@ -76,6 +77,7 @@ class Imported(UserDict[str, click.Command]):
 def _imported(name: str, place: str) -> click.Command:
     module, _, attribute = place.partition(":")
     found = getattr(importlib.import_module(f".{module}", __package__), attribute)
+    gc.freeze()  # modules stay, so no plan or reply has to look for garbage among them
     app = typer.Typer(rich_markup_mode=None)
     if isinstance(found, typer.Typer):
         app.add_typer(found, name=name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import signal
 import sys
@@ -48,6 +49,7 @@ else:
 
 def main(requests: int, answers: int, pulse: int) -> None:
     """Serve the host through these handles of pipes, until it is gone."""
+    gc.freeze()  # modules stay, so no plan or reply has to look for garbage among them
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the host, which may only cancel a reply
     threading.Thread(target=_beat, args=(_connection(pulse),), daemon=True).start()
     Server(_channel(requests, answers)).serve()
