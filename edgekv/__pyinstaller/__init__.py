@@ -1,4 +1,4 @@
-"""Tell PyInstaller of the hook in this folder. An entry point names this module, so programs configure nothing."""
+"""Tell PyInstaller of the hooks in this folder. An entry point names this module, so programs configure nothing."""
 
 from __future__ import annotations
 
