@@ -259,3 +259,13 @@ def test_architectures():
     assert listed["llama"]["refused"] == ""
     assert listed["bloom"]["refused"] == "ALiBi"
     assert listed["lfm2"]["evicted"] == "the rows of layers that attend"
+
+
+OTHERS = "import sys; from edgekv.cli.main import main; main(); "
+OTHERS += "print('others', *{f'edgekv.cli.{it}' for it in ('chat', 'models', 'serve')} & set(sys.modules), sep=':')"
+
+
+def test_a_command_imports_no_other():
+    """Modules of commands that nobody named would take the memory of cells."""
+    ended = subprocess.run([sys.executable, "-c", OTHERS, "ask", "--help"], capture_output=True, text=True)
+    assert ended.stdout.endswith("\nothers\n"), ended.stdout
