@@ -24,7 +24,13 @@ def heads(
     ] = None,
     passages: Annotated[int, typer.Option(min=1, help="Passages to read, from the texts in turn.")] = 2,
     tokens: Annotated[int, typer.Option(min=2, help="Tokens of a passage.")] = 1024,
-    cells: Annotated[int, typer.Option(min=1, help="Cells of a head, on average.")] = 128,
+    cells: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Cells of a head, on average. Default: 1/4 of the tokens; 1/8 for models below 500 million weights.",
+        ),
+    ] = None,
     memory: Annotated[str, typer.Option(help="Memory ceiling.")] = "100%",
     threads: Annotated[int | None, typer.Option(min=1, help="Threads. Default: one for every processor.")] = None,
     out: Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import random
 from collections.abc import Callable, Sequence
@@ -15,12 +16,14 @@ import edgekv
 from edgekv.generation.request import ProgressCallback
 from edgekv.models.catalog import find_model
 from edgekv.models.head_shares import HeadShares
+from edgekv.models.header import read_header
 from edgekv.models.sampled_digest import sampled_digest
 
 from . import prose
 
 POLICY = "replay+ada(scope=model, safeguard=0)"
 SPARE_TOKENS = 16  # spare tokens: a passage that is cut out may have fewer
+SMALL_WEIGHTS = 500_000_000  # 135 million want steeper tables, 1.5 billion flatter ones (docs/results/models.md)
 
 
 class RuntimeTokenizer:
@@ -44,7 +47,7 @@ def measure(
     *,
     n_passages: int = 2,
     n_tokens: int = 1024,
-    budget: int = 128,
+    budget: int | None = None,
     seed: int = 0,
     memory: int | str | None = "100%",
     threads: int | None = None,
@@ -56,16 +59,20 @@ def measure(
     """Read passages from random places of the texts in turn, and note how many cells `POLICY` leaves each head.
 
     texts: files of plain text; none = generated prose
+    budget: cells of a head on average; None = a quarter of the tokens, or an eighth for a model of few weights
     memory, threads, isolated, further: as for `edgekv.Runtime`
     told(i) is called after passage i, and progress while it is read. The scores are those of KVzip (arXiv:2505.23416).
 
     Raises ConfigError and InputError for what cannot be read, CeilingError, and what `edgekv.Runtime` raises.
     """
+    path = find_model(model)
+    if budget is None:
+        n_weights = sum(math.prod(tensor.shape) for tensor in read_header(path).tensors)
+        budget = max(1, n_tokens // (8 if n_weights < SMALL_WEIGHTS else 4))
     if n_tokens <= budget:
         raise edgekv.ConfigError(
             f"tokens={n_tokens} fit {budget} cells, so nothing is evicted; give more tokens than cells"
         )
-    path = find_model(model)
     sources: list[str | None] = [prose.read_book(text) for text in texts]
     counts = []
     with edgekv.Runtime(

@@ -8,6 +8,7 @@ import shutil
 import pytest
 from command import run_here
 
+from edgekv.evals import head_needs
 from edgekv.models.head_shares import path_beside, read_shares
 
 
@@ -44,6 +45,14 @@ def test_a_table_is_made_and_found(model, book):
     )
     assert answered.returncode == 0, answered.stderr
     assert json.loads(answered.stdout)["policy"] == "keydiff(rope=off)+heads"
+
+
+@pytest.mark.parametrize(("small_weights", "n_cells"), [(head_needs.SMALL_WEIGHTS, 50), (1, 100)])
+def test_a_small_model_is_measured_with_fewer_cells(model, monkeypatch, small_weights, n_cells):
+    monkeypatch.setattr(head_needs, "SMALL_WEIGHTS", small_weights)
+    made = run_here("heads", "--model", model, "--passages", 1, "--tokens", 400, "--threads", 1)
+    assert made.returncode == 0, made.stderr
+    assert read_shares(path_beside(model)).budget == n_cells
 
 
 @pytest.mark.parametrize(

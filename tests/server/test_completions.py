@@ -79,7 +79,7 @@ def test_bodies_of_too_many_values_are_refused(ask):
 
 def test_what_is_tokenised_counts_while_it_is(ask, server, monkeypatch):
     held = []
-    assert nothing_held(server)  # of earlier tests
+    assert nothing_held(server)  # earlier tests have ended
 
     def tokenize(text, **_):
         held.append(server.state.memory.held)
