@@ -18,8 +18,8 @@ import typer.main
 import edgekv
 from edgekv.prompt.spool import copies_are_nameless
 
+from .command_table import Commands, as_help
 from .failures import message_of, tell, wants_json
-from .meant import Commands, as_help
 from .settings import defaults
 from .wording import speak_of, worded
 

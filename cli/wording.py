@@ -12,7 +12,7 @@ import re
 
 import click
 
-from .meant import Imported
+from .command_table import Imported
 
 # arguments whose option has another name
 _ARGUMENTS = {"temperature": "--temp"}

@@ -125,7 +125,8 @@ def test_many_replies_at_once_choose_nearly_the_best_tokens(open_parallel, joine
     questions = [words(12, f"ask{i}-") for i in range(n)]
 
     def work(session, i):
-        return list(session.chat(questions[i], max_tokens=24, sampling=GREEDY, logprobs=1))
+        # more tokens than there are blocks of all questions, so that no reply ends before the last one begins
+        return list(session.chat(questions[i], max_tokens=48, sampling=GREEDY, logprobs=1, allow_loops=True))
 
     with open_parallel(parallel=n, budget=96) as rt:
         found = together(rt, n, work)
