@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from unittest import mock
 
 from edgekv.binding.cache import Cache
 from edgekv.sessions import steps
@@ -13,7 +15,8 @@ LIMIT_S = 100
 def together(runtime, n, work):
     """Return what n threads return that each work with a session of their own, or what they raise.
 
-    None begins before all have a session: a thread that is late would find the others done.
+    None begins before all have a session, and the first step waits until all have come: a thread that is late would
+    find the others done.
     """
     results, ready = [None] * n, threading.Barrier(n)
 
@@ -26,12 +29,26 @@ def together(runtime, n, work):
             results[i] = error
 
     threads = [threading.Thread(target=run, args=(i,), daemon=True) for i in range(n)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(LIMIT_S)
-        assert not thread.is_alive()
+    with mock.patch.object(Cache, "feed_together", staticmethod(_first_with(n, runtime))):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LIMIT_S)
+            assert not thread.is_alive()
     return results
+
+
+def _first_with(n, runtime, limit_s=2):
+    """Return a `Cache.feed_together` whose first call waits until n sessions have or want a turn, but not for ever."""
+    feed, first, queue = Cache.feed_together, iter([True]), runtime._engine.turn_queue
+
+    def feed_together(feeds):
+        deadline = time.monotonic() + (limit_s if next(first, False) else 0)
+        while len(queue.present()) + len(queue._waiting) < n and time.monotonic() < deadline:
+            time.sleep(0.001)
+        return feed(feeds)
+
+    return feed_together
 
 
 def alone(runtime, i, work):
