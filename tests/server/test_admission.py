@@ -92,12 +92,12 @@ def waiting(open_server):
     """A function that returns the bytes that requests take while they wait: as measured, and as counted."""
 
     async def taken(application, path, body):
-        go = threading.Event()
-        application.state.queue._answer = lambda request, emit, stop: go.wait()
+        begun, go = threading.Event(), threading.Event()
+        application.state.queue._answer = lambda request, emit, stop: (begun.set(), go.wait())
         content, memory = json.dumps(body).encode(), application.state.memory
         tracemalloc.start()
         asked = [asyncio.create_task(fetched(application, path, content)) for _ in range(N_WAITING)]
-        while application.state.queue.n_waiting < N_WAITING - 1:
+        while not begun.is_set() or application.state.queue.n_waiting < N_WAITING - 1:
             await asyncio.sleep(0.01)
         found = tracemalloc.get_traced_memory()[0], memory.held
         tracemalloc.stop()
