@@ -7,11 +7,11 @@ import gc
 import itertools
 import os
 import threading
-import time
 
 import pytest
 from diagonals import diagonal
 from small import SETTINGS, words
+from waiting import until
 
 import edgekv
 from edgekv.generation.sampler import GREEDY
@@ -534,14 +534,6 @@ def patient(monkeypatch):
 
 def waiting(runtime):
     return len(runtime._engine.turn_queue._waiting)
-
-
-def until(true):
-    """Wait until something is true."""
-    deadline = time.monotonic() + LIMIT_S
-    while not true():
-        assert time.monotonic() < deadline, "it never comes"
-        time.sleep(0.01)
 
 
 def in_threads(runtime, works):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
 
 import httpx
+from waiting import until
 
 JSON = {"Content-Type": "application/json"}
 
@@ -27,9 +27,6 @@ def said(answer):
     return [json.loads(line) if line.startswith("{") else line for line in lines]
 
 
-def nothing_held(application, limit_s=60):
+def until_nothing_is_held(application):
     """Wait until no request holds memory: what a reply held is freed by its thread, after the client has its end."""
-    deadline = time.monotonic() + limit_s
-    while application.state.memory.held and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return application.state.memory.held == 0
+    until(lambda: application.state.memory.held == 0, "the end of what requests hold", limit_s=60)

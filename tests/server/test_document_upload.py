@@ -6,7 +6,7 @@ import os
 import warnings
 
 import pytest
-from asgi import nothing_held
+from asgi import until_nothing_is_held
 from document_files import paragraph, pdf_of, write_docx
 
 from edgekv.server import document_upload
@@ -67,7 +67,7 @@ def test_what_has_no_text_is_refused_by_name(ask, server, name, content, status,
     assert words in message
     assert os.fspath(server.state.settings.swap_dir) not in message
     assert os.listdir(server.state.settings.swap_dir) == []
-    assert nothing_held(server)
+    until_nothing_is_held(server)
 
 
 def test_a_document_that_is_too_large_is_refused(ask, monkeypatch):

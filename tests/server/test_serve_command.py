@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 
 import httpx
 import pytest
@@ -18,6 +17,7 @@ from asgi import said
 from children import LIMIT_S, started
 from command import COMMAND, SMALL, run_here
 from test_chat_completions import GREEDY, HELLO, PATH
+from waiting import until
 
 from edgekv.models.head_shares import has_shares
 
@@ -41,10 +41,7 @@ def serving(*options, small=SMALL):
 
 def until_said(url, metric):
     """Wait until the server's metrics say so."""
-    deadline = time.monotonic() + LIMIT_S
-    while metric not in httpx.get(f"{url}/metrics", timeout=LIMIT_S).text:
-        assert time.monotonic() < deadline, f"{metric} is never said"
-        time.sleep(0.05)
+    until(lambda: metric in httpx.get(f"{url}/metrics", timeout=LIMIT_S).text, metric, LIMIT_S)
 
 
 @pytest.fixture(scope="module")
