@@ -49,6 +49,9 @@ class Trace:
 
 
 def main(arguments: list[str]) -> None:
+    if {"-h", "--help"} & {*arguments}:
+        print(__doc__)
+        return
     show_all = "--all" in arguments
     arguments = [argument for argument in arguments if argument != "--all"] or ASK
     trace = Trace()
@@ -72,12 +75,11 @@ def main(arguments: list[str]) -> None:
     threading.setprofile(None)
     sys.setprofile(trace.profile)
     try:
-        edgekv_command()
-    except SystemExit as ended:
-        if ended.code:
-            raise
+        status = edgekv_command()
     finally:
         sys.setprofile(None)
+    if status:  # the command has said why
+        sys.exit(status)
     ends = trace.stages
     for what, steps in {
         "command line": trace.steps[: ends["open"]] + trace.steps[ends["opened"] : ends["ask"]],
