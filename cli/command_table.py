@@ -13,7 +13,7 @@ import typer
 import typer.core
 import typer.main
 
-from .found_files import FilesCommand
+from .files import FilesCommand
 
 # by name, the module, and the function or the commands in it
 COMMANDS = {

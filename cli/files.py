@@ -1,26 +1,62 @@
-"""Text files as they are named on a command line; `-` is standard input."""
+"""Text files as people name them on a command line: several words, folders, patterns, quoted paths; `-` is a pipe."""
 
 from __future__ import annotations
 
+import codecs
+import glob
 import os
 import select
+import shlex
 import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import cast
 
-from edgekv.documents.formats import format_of
-from edgekv.prompt.spool import rereadable, spooled
-from edgekv.prompt.text import decoded
+import click
+import typer.core
 
-from .found_files import found_files
+import edgekv
+from edgekv.documents.formats import format_of, is_convertible
+from edgekv.prompt.spool import rereadable, spooled
+from edgekv.prompt.text import decoded, encoding_of
+
 from .render import console, say
 
 STDIN = "standard input"
 PATIENCE_S = 1.0  # seconds before the command says that it waits
+MOST_FILES = 10_000  # files of one command, whose paths take memory
+LOOKED_AT = 8192  # bytes at the beginning of a file, which say whether it is a text
+SHOWN = 5  # names of files that are left out
+FLAGS = ("-f", "--file")
+
+
+class FilesCommand(typer.core.TyperCommand):
+    """A command whose option -f takes all words that are files, up to the first that is none."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse arguments. A pattern that a shell has spelt out follows -f as many words."""
+        return super().parse_args(ctx, list(with_flags(args)))
+
+
+def with_flags(words: Sequence[str]) -> Iterator[str]:
+    """Yield words with -f before each file that follows a file of -f."""
+    names_file = follows = False
+    for i, word in enumerate(words):
+        if word == "--":
+            yield from words[i:]
+            return
+        if names_file:
+            names_file, follows = False, True
+        elif word in FLAGS:
+            names_file, follows = True, False
+        elif follows and not word.startswith("-") and Path(word).expanduser().exists():
+            yield FLAGS[0]
+        else:
+            follows = False
+        yield word
 
 
 @contextmanager
@@ -70,3 +106,109 @@ def _is_offered() -> bool:
                 soft_wrap=True,
             )
     return bool(cast(BufferedReader, sys.stdin.buffer).peek(1))
+
+
+def found_files(named: Iterable[Path]) -> list[Path]:
+    """Return the files that are meant: a folder stands for the texts in it, and a pattern for what it matches.
+
+    Files of a folder come in order of their paths, without hidden ones, those that its .gitignore names, and those that
+    are no texts. "-" and names of nothing stay as they are. Raises InputError for a folder or a pattern without texts,
+    and for too many files.
+    """
+    found: list[Path] = []
+    for path in named:
+        found += _meant(path)
+        if len(found) > MOST_FILES:
+            raise edgekv.InputError(f"{str(path)!r} makes it more than {MOST_FILES:,} files; name fewer")
+    return found
+
+
+def readable(files: list[Path]) -> list[Path]:
+    """Return files that a chat may attach. Raises InputError for one that is no file."""
+    for path in files:
+        if not path.is_file():
+            raise edgekv.InputError(f"{str(path)!r} is not a file; name a text file")
+    return files
+
+
+def paths_in(line: str) -> list[Path]:
+    """Return the paths that a line names, with or without quotes: all of it if that is a file, or its words."""
+    whole = Path(line).expanduser()
+    if not line or whole.exists():
+        return [whole] if line else []
+    try:
+        words = shlex.split(line, posix=os.name != "nt")
+    except ValueError:  # a quote that is not closed
+        words = [line]
+    return [Path(word.strip("\"'")).expanduser() for word in words]
+
+
+def _meant(path: Path) -> list[Path]:
+    if path.is_dir():
+        return _texts_of(path)
+    if path.exists() or not glob.has_magic(str(path)):
+        return [path]
+    found = sorted(Path(it) for it in glob.iglob(str(path.expanduser()), recursive=True) if os.path.isfile(it))
+    if not found:
+        raise edgekv.InputError(f"{str(path)!r} matches no file; check it, and the folder that you are in")
+    return found
+
+
+def _texts_of(folder: Path) -> list[Path]:
+    files = list(_walked(folder))
+    texts = [path for path in files if is_convertible(path) or _is_text(path)]
+    if not texts:
+        raise edgekv.InputError(f"{str(folder)!r} holds no text; name another folder, or its files")
+    if len(texts) < len(files):
+        others = [str(path.relative_to(folder)) for path in files if path not in {*texts}]
+        more = f" and {len(others) - SHOWN:,} more" if len(others) > SHOWN else ""
+        say(f"{folder}: {len(texts):,} texts; no texts, and left out: {', '.join(others[:SHOWN])}{more}")
+    return texts
+
+
+def _walked(folder: Path) -> Iterator[Path]:
+    """Yield the files below a folder that are neither hidden nor ignored, in order of their paths."""
+    from pathspec import GitIgnoreSpec  # few commands name a folder
+
+    specs: dict[Path, GitIgnoreSpec] = {}
+
+    def is_ignored(path: Path, *, is_folder: bool) -> bool:
+        """Return True if a .gitignore above names the path; the nearest one that speaks of it decides."""
+        for above in path.parents:
+            if above in specs:
+                verdict = specs[above].check_file(path.relative_to(above).as_posix() + "/" * is_folder).include
+                if verdict is not None:
+                    return verdict
+            if above == folder:
+                break
+        return False
+
+    n_found = 0
+    for at, folders, names in os.walk(folder):
+        here = Path(at)
+        if ".gitignore" in names:
+            lines = (here / ".gitignore").read_text(encoding="utf-8", errors="replace").splitlines()
+            specs[here] = GitIgnoreSpec.from_lines(lines)
+        folders[:] = sorted(it for it in folders if it[:1] != "." and not is_ignored(here / it, is_folder=True))
+        for name in sorted(names):
+            path = here / name
+            if name[:1] != "." and path.is_file() and not is_ignored(path, is_folder=False):
+                n_found += 1
+                if n_found > MOST_FILES:
+                    raise edgekv.InputError(f"{str(folder)!r} holds more than {MOST_FILES:,} files; name fewer")
+                yield path
+
+
+def _is_text(path: Path) -> bool:
+    """Return True if a file begins with characters in its encoding, none of which is NUL, and not with blanks alone."""
+    try:
+        with path.open("rb") as file:
+            beginning = file.read(LOOKED_AT)
+    except OSError:
+        return False
+    try:
+        encoding = encoding_of(beginning, str(path))
+        text = codecs.getincrementaldecoder(encoding)().decode(beginning)  # a character may be cut at the end
+    except (UnicodeDecodeError, edgekv.InputError):
+        return False
+    return bool(text.strip()) and "\0" not in text

@@ -13,9 +13,8 @@ from typing import Annotated, Any
 import typer
 
 import edgekv
-from edgekv.cli.files import as_text
+from edgekv.cli.files import as_text, found_files, readable
 from edgekv.cli.first_use import MeasureHeads, measure_at_first_use
-from edgekv.cli.found_files import found_files, readable
 from edgekv.cli.render import console, reading_bar, say
 from edgekv.cli.reply import reply_arguments, with_reply_options
 from edgekv.cli.settings import preset_names, preset_options

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import edgekv
-from edgekv.cli.files import as_text
-from edgekv.cli.found_files import found_files, paths_in
+from edgekv.cli.files import as_text, found_files, paths_in
 from edgekv.cli.render import console, packed, say
 from edgekv.prompt.text import read_text
 from edgekv.store.session_names import saved_names

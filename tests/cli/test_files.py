@@ -8,8 +8,8 @@ import pytest
 from command import SMALL, run_here
 
 import edgekv
-from edgekv.cli import found_files as module
-from edgekv.cli.found_files import found_files, paths_in, with_flags
+from edgekv.cli import files as module
+from edgekv.cli.files import found_files, paths_in, with_flags
 from edgekv.generation.request import INSTRUCTION
 
 # typer imports what click calls deprecated
