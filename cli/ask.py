@@ -1,7 +1,12 @@
-"""`edgekv ask`: one question about texts of any length."""
+"""`edgekv ask`, one question about texts of any length, and `edgekv complete`, a text that goes on as it stands.
+
+Both print one reply as it comes, with its figures after it, or one JSON object.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,14 +14,25 @@ from typing import Annotated, Any
 import typer
 
 import edgekv
-from edgekv.generation.request import INSTRUCTION
+from edgekv.generation.request import INSTRUCTION, ProgressCallback
 from edgekv.store.session_names import existing_path_of, saved_names
 
-from .answer import answered
 from .files import text_files
 from .first_use import MeasureHeads, measure_at_first_use
-from .reply import GrammarFile, SchemaFile, held_to, reply_arguments, with_reply_options
-from .shared_options import AsJson, FocusOn, Raw, System, opened, with_common_options
+from .render import print_footer, reading_bar, write
+from .shared_options import (
+    AsJson,
+    FocusOn,
+    GrammarFile,
+    Raw,
+    SchemaFile,
+    System,
+    held_to,
+    opened,
+    reply_arguments,
+    with_common_options,
+    with_reply_options,
+)
 
 
 @with_common_options
@@ -66,4 +82,111 @@ def ask(
             measure_at_first_use(runtime, known=runtime["focus"])
         rt = stack.enter_context(opened(runtime))
         session = stack.enter_context(rt.session(system) if begun is None else rt.load_session(begun, log=False))
-        answered(rt, session, lambda bar: session.ask(question, files, **arguments, progress=bar), as_json=as_json)
+        _answer(rt, session, lambda bar: session.ask(question, files, **arguments, progress=bar), as_json=as_json)
+
+
+@with_common_options
+@with_reply_options(temp=0.0)
+def complete(
+    runtime: dict[str, Any],
+    reply: dict[str, Any],
+    text: Annotated[str, typer.Argument(help="Text to continue; it comes after the files.")] = "",
+    file: Annotated[
+        list[Path] | None,
+        typer.Option("-f", "--file", help="Texts or documents to continue: names, patterns, folders; - for stdin."),
+    ] = None,
+    json_schema: SchemaFile = None,
+    grammar: GrammarFile = None,
+    measure_heads: MeasureHeads = True,
+    as_json: AsJson = False,
+) -> None:
+    """Continue a text of any length, as it stands, under the memory ceiling. Base models can do nothing else.
+
+    Files and the text follow each other without anything between them. Only what comes after them is printed.
+
+    Without -f, text that is piped in is read. In a loop over lines add </dev/null, or it takes the loop's lines.
+    """
+    limits = held_to(json_schema, grammar)
+    with ExitStack() as stack:
+        files = stack.enter_context(text_files(file))
+        if not text and not files:
+            raise edgekv.InputError("there is nothing to continue; give a text, name files with -f, or pipe one in")
+        if measure_heads:
+            measure_at_first_use(runtime)
+        rt = stack.enter_context(opened(runtime | {"grammars": bool(limits)}))
+        session = stack.enter_context(rt.session())
+        arguments = reply_arguments(reply) | limits | {"files": files}
+        _answer(rt, session, lambda bar: session.generate(text, **arguments, progress=bar), as_json=as_json)
+
+
+def _answer(
+    rt: edgekv.Runtime,
+    session: edgekv.Session,
+    reply: Callable[[ProgressCallback], Iterator[str]],
+    *,
+    as_json: bool,
+) -> None:
+    """Print a reply and its figures.
+
+    reply: begins it, with what shows how far the prompt is read
+
+    Raises CeilingExceededError after that, if the reply ended so: what was said and measured is reported first.
+    """
+    answer: list[str] = []
+    exceeded: edgekv.CeilingExceededError | None = None
+    with reading_bar() as progress:
+        try:
+            for piece in reply(progress):
+                answer.append(piece)
+                if not as_json:
+                    write(piece)
+        except edgekv.CeilingExceededError as error:
+            exceeded = error
+    if as_json:
+        print(json.dumps(_report(rt, session, "".join(answer)), ensure_ascii=False))
+    else:
+        write("\n")
+        print_footer(session.stats, rt.plan)
+    if exceeded is not None:
+        raise exceeded
+
+
+def _report(rt: edgekv.Runtime, session: edgekv.Session, answer: str) -> dict[str, Any]:
+    plan, stats = rt.plan.as_dict(), session.stats
+    return {
+        "answer": answer,
+        "model": str(rt.plan.model),
+        "policy": rt.options.parsed_policy.spec,
+        "budget_cells": rt.plan.budget_cells,
+        "block": rt.plan.block,
+        "kv_type": rt.plan.kv_type,
+        "prompt_tokens": stats.prompt_tokens,
+        "generated_tokens": stats.generated_tokens,
+        "finish_reason": stats.finish_reason,
+        "passes": stats.passes,
+        "evictions": stats.evictions,
+        "repositions": stats.repositions,
+        "drafted_tokens": stats.drafted_tokens,
+        "accepted_tokens": stats.accepted_tokens,
+        "budgets": session.budgets(),
+        "kv_bytes": rt.plan.kv_bytes,
+        "focus": rt.options.parsed_focus.spec if stats.probes else None,
+        "memory": {
+            "ceiling_bytes": rt.plan.ceiling_bytes,
+            "planned_peak_bytes": rt.plan.peak_bytes,
+            "peak_rss_bytes": stats.peak_rss_bytes,
+            "times_over_ceiling": session.n_exceeded,
+            "parts": plan["parts"],
+        },
+        "timing": {
+            "load_s": rt.load_s,
+            "first_pass_s": stats.first_pass_s,
+            "prefill_s": stats.prefill_s,
+            "ttft_s": stats.ttft_s,
+            "prefill_tok_per_s": stats.prefill_tok_per_s,
+            "decode_tok_per_s": stats.decode_tok_per_s,
+            "probe_s": stats.probe_s,
+            "score_s": stats.score_s,
+            "compact_s": stats.compact_s,
+        },
+    }

@@ -19,7 +19,7 @@ from .files import FilesCommand
 COMMANDS = {
     "ask": "ask:ask",
     "chat": "chat.command:chat",
-    "complete": "complete:complete",
+    "complete": "ask:complete",
     "read": "read:read",
     "inspect": "inspect:inspect",
     "serve": "serve:serve",

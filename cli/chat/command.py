@@ -16,9 +16,8 @@ import edgekv
 from edgekv.cli.files import as_text, found_files, readable
 from edgekv.cli.first_use import MeasureHeads, measure_at_first_use
 from edgekv.cli.render import console, reading_bar, say
-from edgekv.cli.reply import reply_arguments, with_reply_options
 from edgekv.cli.settings import preset_names, preset_options
-from edgekv.cli.shared_options import Raw, System, opened, with_common_options
+from edgekv.cli.shared_options import Raw, System, opened, reply_arguments, with_common_options, with_reply_options
 from edgekv.cli.wording import worded
 from edgekv.generation.reasoning import opens_reasoning
 from edgekv.generation.request import INSTRUCTION

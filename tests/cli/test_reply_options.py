@@ -96,7 +96,7 @@ def test_a_loop_is_told_of(capsys):
 
 ARGUMENTS = """
 import typer
-from edgekv.cli.reply import reply_arguments, with_reply_options
+from edgekv.cli.shared_options import reply_arguments, with_reply_options
 app = typer.Typer()
 app.command()(with_reply_options(temp=0.0)(lambda reply: print(reply_arguments(reply))))
 app()
