@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgekv.extras import needed
-from edgekv.memory.limits import physical_bytes
+from edgekv.memory.process import physical_bytes
 from edgekv.memory.sizes import MIB
 from edgekv.models.catalog import find_model
 from edgekv.options import default_threads

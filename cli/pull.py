@@ -12,8 +12,7 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 import edgekv
-from edgekv.memory.limits import parse_ceiling
-from edgekv.memory.sizes import MIB, format_size
+from edgekv.memory.sizes import MIB, format_size, parse_ceiling
 from edgekv.planning.default_memory import most_default_bytes
 
 from .render import console, loading

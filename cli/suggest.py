@@ -13,8 +13,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 import edgekv
-from edgekv.memory.limits import check_ceiling, parse_ceiling
-from edgekv.memory.sizes import MIB, format_size
+from edgekv.memory.sizes import MIB, check_ceiling, format_size, parse_ceiling
 from edgekv.models.catalog import known_models
 from edgekv.models.outline import outline_bytes, write_outline
 from edgekv.models.suggested import SUGGESTED, SuggestedModel

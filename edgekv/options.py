@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .errors import BudgetError, ConfigError
-from .memory.limits import parse_ceiling, parse_device_ceilings
-from .memory.sizes import parse_size
+from .memory.sizes import parse_ceiling, parse_device_ceilings, parse_size
 from .policies import Policy, parse_policy
 
 if TYPE_CHECKING:

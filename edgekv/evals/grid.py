@@ -16,7 +16,7 @@ from edgekv.errors import (
     InputError,
     UnsupportedModelError,
 )
-from edgekv.memory.limits import parse_ceiling
+from edgekv.memory.sizes import parse_ceiling
 from edgekv.options import KV_TYPES, REPOSITION
 from edgekv.policies import parse_policy
 

@@ -13,8 +13,7 @@ from edgekv.binding.model import Context, Model
 from edgekv.engine.block_loop import blocks
 from edgekv.errors import NativeError
 from edgekv.generation.sampler import GREEDY, Sampler
-from edgekv.memory.limits import parse_ceiling
-from edgekv.memory.sizes import format_size
+from edgekv.memory.sizes import format_size, parse_ceiling
 from edgekv.options import Options
 
 

@@ -1,11 +1,13 @@
-"""Memory of this process, as the operating system reports it, and what its runtimes hold of it."""
+"""Memory of this process, as the operating system reports it: what it and its runtimes hold, and what it may have."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 _held: list[int] = []  # bytes of each runtime that is open in this process
@@ -58,6 +60,61 @@ def held() -> tuple[int, int]:
     """Return the number of open runtimes, and the bytes that they hold."""
     holdings = list(_held)
     return len(holdings), sum(holdings)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLimit:
+    """Bytes that a control group may have, and the file with that limit."""
+
+    n_bytes: int
+    file: Path
+
+
+def physical_bytes() -> int:
+    """Return the bytes of this machine's memory."""
+    if sys.platform == "linux":
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    import psutil
+
+    return int(psutil.virtual_memory().total)
+
+
+def available_bytes() -> int:
+    """Return the bytes of this machine's memory that are free, or can be freed at once."""
+    if sys.platform == "linux":
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # kernels before 3.14
+    import psutil
+
+    return int(psutil.virtual_memory().available)
+
+
+def group_limit(groups: Path = Path("/proc/self/cgroup"), mount: Path = Path("/sys/fs/cgroup")) -> GroupLimit | None:
+    """Return the lowest limit of this process's control group and those above it; None without one, or Linux."""
+    if not groups.is_file():
+        return None
+    limits = []
+    for file in _limit_files(groups.read_text(), mount):
+        text = file.read_text().strip() if file.is_file() else "max"
+        if text.isdigit():
+            limits.append(GroupLimit(int(text), file))
+    return min(limits, key=lambda limit: limit.n_bytes, default=None)
+
+
+def _limit_files(groups: str, mount: Path) -> Iterator[Path]:
+    """Yield the files that may hold limits, in cgroups v2 and v1. A container may see its own group as the root."""
+    for line in groups.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            tops, name = [mount, mount / "unified"], "memory.max"
+        elif "memory" in controllers.split(","):
+            tops, name = [mount / "memory"], "memory.limit_in_bytes"
+        else:
+            continue
+        group = PurePosixPath(path.lstrip("/"))
+        yield from (top / part / name for top in tops for part in (group, *group.parents))
 
 
 def _status(field: str) -> int:

@@ -1,13 +1,17 @@
-"""Sizes in bytes, as people write them."""
+"""Sizes in bytes, and ceilings of memory, as people write them."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 
-from edgekv.errors import ConfigError
+from edgekv.errors import CeilingError, ConfigError
+
+from . import process
 
 MIB = 1 << 20
+LEAST_BYTES = 1 << 16  # a user whose ceiling is less means MiB, not bytes
 
 _UNITS = {"": 1, "B": 1}
 _UNITS |= {f"{p}{i}": 1024**n for n, p in enumerate("KMGT", 1) for i in ("", "i", "iB")}
@@ -43,3 +47,62 @@ def format_size(n_bytes: int) -> str:
     if n_bytes == 0 or n_bytes >= MIB / 20:
         return f"{n_bytes / MIB:.1f} MiB"
     return f"{n_bytes / 1024:.1f} KiB" if n_bytes >= 1024 else f"{n_bytes} bytes"
+
+
+def parse_ceiling(memory: int | str) -> int:
+    """Return the bytes of a size, or of `"25%"` of the physical memory, or of the control group's lower limit.
+
+    Raises ConfigError for anything else.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", memory) if isinstance(memory, str) else None
+    if match is None:
+        n_bytes = parse_size(memory)
+        if n_bytes < LEAST_BYTES:
+            raise ConfigError(f"memory={memory} means {n_bytes} bytes, which is too little; write '{n_bytes}MiB'")
+        return n_bytes
+    percent = float(match[1])
+    if not 0 < percent <= 100:
+        raise ConfigError(
+            f"memory={memory!r} is not possible; give more than 0 % and at most 100 %, or a size in bytes"
+        )
+    limit = process.group_limit()
+    whole = process.physical_bytes() if limit is None else min(process.physical_bytes(), limit.n_bytes)
+    return int(whole * percent / 100)
+
+
+def parse_device_ceilings(device_memory: int | str | Mapping[str, int | str] | None) -> tuple[tuple[str, int], ...]:
+    """Return the ceilings of devices by name, in bytes, from "NAME=SIZE,..." or a mapping; () for a plain size or None.
+
+    Raises ConfigError for anything else.
+    """
+    if isinstance(device_memory, Mapping):
+        pairs = list(device_memory.items())
+    elif isinstance(device_memory, str) and "=" in device_memory:
+        pairs = [_name_and_size(text) for text in device_memory.split(",")]
+    else:
+        return ()
+    names = [name for name, _ in pairs]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"device_memory names {name} twice; give each device one ceiling")
+    return tuple((name, parse_size(size)) for name, size in pairs)
+
+
+def _name_and_size(text: str) -> tuple[str, str]:
+    name, equals, size = (part.strip() for part in text.partition("="))
+    if not (name and equals and size):
+        raise ConfigError(f"device_memory has {text!r} where NAME=SIZE is due; write as in RPC0=2GiB,RPC1=1GiB")
+    return name, size
+
+
+def check_ceiling(ceiling_bytes: int) -> None:
+    """Raise CeilingError for a ceiling above what the control group of this process may have."""
+    limit = process.group_limit()
+    if limit is not None and ceiling_bytes > limit.n_bytes:
+        raise CeilingError(
+            f"memory={format_size(ceiling_bytes)} is above the {format_size(limit.n_bytes)} that {limit.file} allows: "
+            f"the kernel would end the process first; lower the ceiling to {limit.n_bytes // MIB}MiB, or raise that "
+            "limit",
+            required_bytes=ceiling_bytes,
+            ceiling_bytes=limit.n_bytes,
+        )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from edgekv.memory.limits import available_bytes, group_limit, parse_ceiling
-from edgekv.memory.sizes import MIB, format_size
+from edgekv.memory.process import available_bytes, group_limit
+from edgekv.memory.sizes import MIB, format_size, parse_ceiling
 from edgekv.models.catalog import known_models
 from edgekv.options import DEFAULT_MEMORY, Options
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from edgekv.binding.ggml_devices import has_gpu
 from edgekv.errors import ConfigError
-from edgekv.memory.limits import check_ceiling
+from edgekv.memory.sizes import check_ceiling
 from edgekv.options import DEFAULT_POLICY, Options
 
 from .assign_layers import assign_layers

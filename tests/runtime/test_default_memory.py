@@ -6,7 +6,7 @@ import pytest
 from command import run_here
 
 import edgekv
-from edgekv.memory.limits import GroupLimit
+from edgekv.memory.process import GroupLimit
 from edgekv.memory.sizes import MIB
 from edgekv.planning import default_memory
 from edgekv.planning.choice import Request

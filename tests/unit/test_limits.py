@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from edgekv import CeilingError, ConfigError, Options
-from edgekv.memory import limits
-from edgekv.memory.limits import GroupLimit, check_ceiling, group_limit, parse_ceiling
+from edgekv.memory import process
+from edgekv.memory.process import GroupLimit, group_limit
+from edgekv.memory.sizes import check_ceiling, parse_ceiling
 
 GIB = 1 << 30
 
@@ -59,7 +60,7 @@ def test_no_control_groups_no_limit(tmp_path):
 
 def test_a_ceiling_above_the_groups_limit_is_refused(monkeypatch, tmp_path):
     file = tmp_path / "memory.max"
-    monkeypatch.setattr(limits, "group_limit", lambda: GroupLimit(GIB, file))
+    monkeypatch.setattr(process, "group_limit", lambda: GroupLimit(GIB, file))
     check_ceiling(GIB)
     with pytest.raises(CeilingError) as error:
         check_ceiling(GIB + 1)
@@ -70,14 +71,14 @@ def test_a_ceiling_above_the_groups_limit_is_refused(monkeypatch, tmp_path):
 
 
 def test_percent_are_of_the_machine_or_of_the_group(monkeypatch, tmp_path):
-    monkeypatch.setattr(limits, "physical_bytes", lambda: 8 * GIB)
-    monkeypatch.setattr(limits, "group_limit", lambda: None)
+    monkeypatch.setattr(process, "physical_bytes", lambda: 8 * GIB)
+    monkeypatch.setattr(process, "group_limit", lambda: None)
     assert parse_ceiling("25%") == Options(memory="25%").ceiling_bytes == 2 * GIB
     assert parse_ceiling(" 12.5 % ") == GIB
     assert parse_ceiling("100%") == 8 * GIB
     assert parse_ceiling("2GiB") == parse_ceiling(2 * GIB) == 2 * GIB
     for limit, share in ((4 * GIB, GIB), (1 << 62, 2 * GIB)):
-        monkeypatch.setattr(limits, "group_limit", lambda n=limit: GroupLimit(n, tmp_path))
+        monkeypatch.setattr(process, "group_limit", lambda n=limit: GroupLimit(n, tmp_path))
         assert parse_ceiling("25%") == share
 
 
@@ -88,4 +89,4 @@ def test_percent_that_cannot_be(memory):
 
 
 def test_this_machine_has_memory():
-    assert limits.physical_bytes() > 1 << 28
+    assert process.physical_bytes() > 1 << 28
