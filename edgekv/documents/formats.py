@@ -1,7 +1,8 @@
-"""Formats of documents, told by how a file begins, or for HTML by its name."""
+"""The format of a document and the encoding of a text, told by how a file begins; HTML is told by its name."""
 
 from __future__ import annotations
 
+import codecs
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,6 +18,17 @@ _BEGINNINGS = (
     (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", OLD_OFFICE),
 )
 _HEADER_BYTES = 1024  # readers look for %PDF- here
+
+UTF_8 = "utf-8-sig"
+
+# byte order marks; that of UTF-16 begins that of UTF-32
+_MARKS = (
+    (codecs.BOM_UTF8, UTF_8),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
 
 
 def format_of(path: Path) -> str | None:
@@ -45,3 +57,17 @@ def is_convertible(path: Path) -> bool:
 def is_document(beginning: bytes) -> bool:
     """Return True if a document begins with these bytes."""
     return beginning.startswith(tuple(magic for magic, _ in _BEGINNINGS))
+
+
+def marked_encoding(beginning: bytes) -> str | None:
+    """Return the encoding that a byte order mark says; None = there is no mark."""
+    return next((encoding for mark, encoding in _MARKS if beginning.startswith(mark)), None)
+
+
+def known_encoding(name: str) -> str | None:
+    """Return Python's name of an encoding of texts; None = it is unknown."""
+    try:
+        "".encode(name)  # fails for codecs that are of no text, too
+        return codecs.lookup(name).name
+    except (LookupError, UnicodeError):
+        return None

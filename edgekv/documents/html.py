@@ -9,8 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import BinaryIO
 
-from edgekv.encodings import UTF_8, known_encoding, marked_encoding
-
+from .formats import UTF_8, known_encoding, marked_encoding
 from .report import DocumentError, Report
 
 PIECE_CHARS = 1 << 14

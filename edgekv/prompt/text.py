@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from edgekv.binding.model import Model
-from edgekv.documents.formats import is_document
-from edgekv.encodings import UTF_8, known_encoding, marked_encoding
+from edgekv.documents.formats import UTF_8, is_document, known_encoding, marked_encoding
 from edgekv.errors import InputError
 from edgekv.store.log import TEMPLATE
 from edgekv.store.temp_array import WINDOW, TempArray
