@@ -19,14 +19,15 @@ import numpy.typing as npt
 from .errors import ConfigError, InputError, SessionError
 from .generation.request import (
     INSTRUCTION,
+    Focus,
     GenerationOptions,
     GenerationRequest,
     ProgressCallback,
     RewindRequest,
+    question_to_read_with,
     reply_fields,
 )
 from .generation.stats import Stats
-from .prompt.focus import Focus, question_to_read_with
 from .prompt.text import PARAGRAPH, WITHIN
 from .sessions.coverage import Shaded
 from .sessions.history import History, question_of, request_of, rereadable_request, token_ids

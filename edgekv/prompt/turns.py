@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from edgekv.binding.model import Model
 from edgekv.errors import ConfigError, SessionError
 
-from .focus import parts_of
 from .template import ChatFormat, chat_format, rendered
 from .text import PARAGRAPH, WITHIN, Prompt
 
@@ -17,6 +18,9 @@ Content = Sequence[str | os.PathLike[str]]
 Parts: TypeAlias = tuple[str | os.PathLike[str], ...]  # texts and text files of one content
 
 TOKEN_CHARS = 64  # characters a token; more than the last tokens of a long question have
+
+# A mark, and the end of a quotation or a bracket. The full-width and Arabic marks need no space after them.
+_END = re.compile("[?]+[\"'\u201d\u2019\u00bb)\\]]*(?=\\s)|[\uff1f\u061f]+")
 
 Kind = Literal[
     "chat",  # a turn in the model's chat template
@@ -183,3 +187,16 @@ class Turns:
 def _apart(parts: Sequence[str]) -> list[str]:
     """Put each part on a line of its own."""
     return [part if i == 0 else f"\n{part}" for i, part in enumerate(parts)]
+
+
+def parts_of(question: str) -> tuple[str, ...]:
+    """Return the parts of a question, which joined are the question.
+
+    A part ends with a question mark. The text before it belongs to it, and the text after the last mark to the
+    last part. So a text with one question, or none, is one part.
+    """
+    ends = [found.end() for found in _END.finditer(question)]
+    last = question[ends[-1] :] if ends else ""
+    if not re.search("[?\uff1f\u061f]", last):  # the text after the last question asks for nothing
+        ends = ends[:-1]
+    return tuple(question[first:end] for first, end in pairwise([0, *ends, len(question)]))

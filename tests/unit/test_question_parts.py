@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgekv.prompt.focus import parts_of
+from edgekv.prompt.turns import parts_of
 
 
 @pytest.mark.parametrize(
