@@ -1,4 +1,4 @@
-"""Generates the replies of one conversation, token by token."""
+"""Generates the replies of one conversation, token by token: a sampler chooses, within a grammar if there is one."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Protocol
 
+from edgekv.binding.model import Context
 from edgekv.engine.block_loop import BlockLoop
 from edgekv.engine.loaded_model import LoadedModel
 from edgekv.memory.sizes import MIB
 
 from .loops import LoopDetector
 from .request import GenerationRequest
-from .sampler import SamplerState
+from .sampler import Sampler, SamplerState
 from .stats import Stats
-from .token_selector import TokenSelector
+from .stopping import until_stop
 
 if TYPE_CHECKING:
     from edgekv.grammar.masks import Matcher
 
+    from .logprobs import LogprobRecorder
     from .tool_calls import ToolCallReader
 
 NOTED, NOTES_BYTES = 16, MIB  # tokens between two checks of a grammar's memory, and an upper bound of its growth
@@ -121,6 +123,78 @@ class ReplyGenerator:
             if exceeded is not None:
                 stats.finish_reason = "ceiling"
                 raise exceeded
+
+
+class TokenSelector:
+    """Chooses the tokens of one reply. Close it when done.
+
+    matcher: the grammar that the reply follows; None = it is free
+    before: the state of the sampler after the last reply
+    reader: takes tool calls out of the reply; None = no tools
+    """
+
+    def __init__(
+        self,
+        request: GenerationRequest,
+        matcher: Matcher | None,
+        before: SamplerState | None,
+        context: Context,
+        reader: ToolCallReader | None = None,
+    ) -> None:
+        self._request = request
+        self._matcher = matcher
+        self._context = context
+        self._reader = reader
+        self._recorder: LogprobRecorder | None = None
+        if request.logprobs is not None:
+            from .logprobs import LogprobRecorder  # few replies need it
+
+            self._recorder = LogprobRecorder(request.logprobs)
+        ends = context.model.ends if request.ignore_eos else ()
+        self._sampler = Sampler(request.sampling, before, ends)
+
+    def next(self, row: int) -> int:
+        """Choose the next token. row: its logits' row in the last batch. Raises GrammarError for a complex grammar."""
+        context, model = self._context, self._context.model
+        recorder = None if self._reader is not None and self._reader.has_calls else self._recorder
+        logprobs = None if recorder is None else recorder.logprobs(context.logits_array(row))
+        if self._matcher is not None:
+            self._matcher.mask(context.logits_array(row))
+        token = self._sampler.sample(context, row)
+        if self._matcher is not None:
+            self._matcher.accept(token)
+        if recorder is not None and logprobs is not None and not model.is_end(token):
+            recorder.add(logprobs.of(token, model))
+        return token
+
+    @property
+    def notes(self) -> str | None:
+        """Name of the grammar's notes on each token, for errors; None = no grammar."""
+        return None if self._request.grammar is None else f"what {self._request.grammar.name} notes of the reply"
+
+    @property
+    def is_complete(self) -> bool:
+        """True if the grammar allows only the end of the reply."""
+        return self._matcher is not None and self._matcher.is_complete
+
+    def pieces(self, tokens: Iterable[int], stats: Stats) -> Iterator[str]:
+        """Yield the texts of the tokens up to a stop text, as `Piece` if the request has logprobs."""
+        texts: Iterator[str] = self._context.model.text(tokens)
+        if self._recorder is not None:
+            texts = self._recorder.follow(texts)
+        if self._request.stop:
+            texts = until_stop(texts, self._request.stop, stats)
+        if self._reader is not None:
+            texts = self._reader.follow(texts, stats)
+        return texts if self._recorder is None else self._recorder.pieces(texts)
+
+    def state(self, *, ended: bool) -> SamplerState:
+        """Return the state of the sampler. ended: the last token ended the reply, and does not belong to it"""
+        return self._sampler.state(ended=ended)
+
+    def close(self) -> None:
+        """Free the sampler."""
+        self._sampler.close()
 
 
 def after(texts: Iterable[str], pieces: Iterator[str]) -> Iterator[str]:

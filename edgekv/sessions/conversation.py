@@ -194,7 +194,7 @@ class LocalConversation:
             stats.finish_reason = "closed"  # unless another reason is noted below
             told = None
             if request.prompt_logprobs and request.logprobs is not None:
-                from edgekv.generation.prompt_logprobs import PromptLogprobs  # few replies need it
+                from edgekv.generation.logprobs import PromptLogprobs  # few replies need it
 
                 told = PromptLogprobs(loaded, self.state.block_loop, request.logprobs)
             observe = None if told is None else told.note
