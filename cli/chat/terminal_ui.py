@@ -1,22 +1,29 @@
-"""Input and output of a chat: drawn on a terminal, or plain."""
+"""Input and output of a chat: drawn on a terminal if the ceiling has room for that beside enough cells, or plain."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import edgekv
 from edgekv.cli.render import NOTES, console_of, print_footer, say
-from edgekv.memory.sizes import format_size
+from edgekv.cli.shared_options import ALONE
+from edgekv.memory.sizes import MIB, format_size
+from edgekv.models import find_model
 
 from .chat import Chat
 from .completion import Arguments
 from .input_history import History, history_path
 from .lines import Typed
 from .plain import PlainInput, PlainReply
-from .room import COMFORT_BYTES, can_draw, has_room, start_again
 from .status import reply_line
+
+COMFORT_BYTES = 18 * MIB  # 16 measured (docs/chat.md), and what this plan itself leaves behind
+ENOUGH_CELLS = 512  # the planner, too, calls these enough (docs/memory.md)
 
 
 class Input(Protocol):
@@ -69,11 +76,11 @@ def terminal_ui(
     commands: by name, the completion of their argument
     remember: keep typed lines for later chats
     """
-    if plain or not can_draw():
+    if plain or not _can_draw():
         return TerminalUI(PlainInput(), lambda _: PlainReply(), _print_footer)
-    if not has_room(runtime):
+    if not _has_room(runtime):
         say(f"plain: the ceiling has no {format_size(COMFORT_BYTES)} for a line editor and Markdown")
-        start_again(EDGEKV_PLAIN="1", EDGEKV_MEASURE_HEADS="0")
+        _start_again_plain()
         return TerminalUI(PlainInput(), lambda _: PlainReply(), _print_footer)
     from . import live_reply
 
@@ -85,6 +92,49 @@ def terminal_ui(
         return live_reply.LiveReply(console, figures, thinks=chat.thinks)
 
     return TerminalUI(_editor(commands, remember), live, _print_note)
+
+
+def _can_draw() -> bool:
+    """Return True if this is a terminal that can be drawn on, and its user wants that."""
+    dull = os.environ.get("TERM", "dumb") in ("dumb", "unknown") and sys.platform != "win32"
+    return sys.stdin.isatty() and sys.stdout.isatty() and not dull and not os.environ.get("NO_COLOR")
+
+
+def _has_room(options: dict[str, Any]) -> bool:
+    """Return True if a runtime of these options has enough cells beside the editor, or all that it asks for.
+
+    For the editor's sake none of its layers may be streamed, and no cells be even that would be divided over heads.
+    """
+    if options["isolated"]:  # the ceiling is for the worker
+        return True
+    from edgekv.planning.choice import Request  # other commands show their help without it
+
+    request = Request.of(**{name: value for name, value in options.items() if name != "model"})
+    asked = request.of_model(find_model(options["model"])).options
+    try:
+        plan = edgekv.plan(**ALONE, **options | {"memory": asked.ceiling_bytes - COMFORT_BYTES})
+        if plan.n_streamed or plan.policy != asked.parsed_policy.spec:
+            alone = edgekv.plan(**ALONE, **options)
+            if (plan.n_streamed and not alone.n_streamed) or plan.policy != alone.policy:
+                return False  # weights in memory are worth more than an editor
+    except edgekv.CeilingError:
+        return False
+    beside = plan.block + asked.probe_cells
+    enough = min(ENOUGH_CELLS, plan.n_ctx_train - beside) if asked.budget is None else asked.budget
+    return not plan.cell_bytes or plan.budget_cells >= enough
+
+
+def _start_again_plain() -> None:
+    """Run this command anew in the same process, plain, and without the MiB that a plan left behind.
+
+    Returns if that is not possible.
+    """
+    arguments = sys.argv[1:]
+    as_started = not arguments or sys.orig_argv[-len(arguments) :] == arguments
+    if os.name == "posix" and as_started and sys.executable:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execve(sys.executable, sys.orig_argv, os.environ | {"EDGEKV_PLAIN": "1", "EDGEKV_MEASURE_HEADS": "0"})
 
 
 def _editor(commands: Mapping[str, Arguments | None], remember: bool) -> Input:
