@@ -19,9 +19,8 @@ import edgekv
 from edgekv.prompt.spool import copies_are_nameless
 
 from .command_table import Commands, as_help
-from .failures import message_of, tell, wants_json
 from .settings import defaults
-from .wording import speak_of, worded
+from .wording import message_of, tell, wants_json, worded
 
 typer.core.HAS_RICH = False  # otherwise plain help shows brackets escaped for a rich help that is off
 
@@ -87,7 +86,6 @@ def _open_closed_streams() -> None:
 
 def _run() -> int:
     command = typer.main.get_command(app)
-    speak_of(command)
     arguments = as_help(sys.argv[1:])
     settings: dict[str, dict[str, Any]] = {}
     try:

@@ -28,9 +28,8 @@ def test_arguments_become_options(message, expected):
     import typer.main
 
     from edgekv.cli.main import app
-    from edgekv.cli.wording import speak_of, worded
+    from edgekv.cli.wording import worded
 
     command = typer.main.get_command(app)
-    speak_of(command)
     assert all(command.commands.values())  # messages are worded for commands that are in use
-    assert worded(message) == expected
+    assert worded(message, command) == expected
