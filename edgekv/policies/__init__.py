@@ -17,10 +17,9 @@ from .h2o import H2O
 from .head import Head
 from .keydiff import KeyDiff
 from .l2norm import L2Norm
-from .policy_spec import parse_policy
 from .pyramid import Pyramid
 from .random import Random
-from .registry import POLICIES, WRAPPERS, Available, available, register, unregister
+from .registry import POLICIES, WRAPPERS, Available, available, parse_policy, register, unregister
 from .replay import Replay
 from .sink import Sink
 from .snapkv import SnapKV

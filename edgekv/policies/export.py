@@ -22,7 +22,7 @@ from .base import Policy
 from .custom.onnx import DIMENSIONS, OUTPUT, POSITIONS, PROTECT_KEY, WEIGHTS_KEY, WINDOW_KEY
 from .custom.ort import required
 from .keydiff import EPSILON, KeyDiff
-from .policy_spec import parse_policy
+from .registry import parse_policy
 from .snapkv import SnapKV
 
 OPSET = 13  # every onnxruntime since 1.6 runs it, and the file format of its time

@@ -1,10 +1,15 @@
-"""The policies by name: built in, registered by the program, or from installed packages."""
+"""The policies by name: built in, registered by the program, or from installed packages; and specs, which name them.
+
+A spec is `base[+wrapper]*`, each with optional `(key=value, ...)`; the same everywhere. A base is a name, or
+`onnx:PATH.onnx`; the path may contain any characters.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +20,7 @@ from .ahakv import AhaKV
 from .base import Policy
 from .caote import Caote, FastCaote
 from .critical import Critical
-from .custom.onnx import GraphOptions
+from .custom.onnx import GraphOptions, load_graph
 from .custom.python_policy import PythonPolicy
 from .custom.scorer import Custom, Scorer, ScratchBytes
 from .expected import Expected
@@ -43,6 +48,11 @@ WRAPPERS: dict[str, type[Wrapper]] = {
 GRAPH = "onnx"  # base of the spec onnx:PATH.onnx
 
 GROUP = "edgekv.policies"  # entry points of packages
+
+_PART = re.compile(r"\s*([\w-]+)(?:\s*\(([^()]*)\))?\s*")
+# The last `.onnx` that only options and wrappers follow ends the path.
+_GRAPH = re.compile(rf"\s*{GRAPH}:\s*(.*\.(?i:onnx))(?:\s*\(([^()]*)\))?\s*(\+.*)?", re.DOTALL)
+_WORDS = {"true": True, "on": True, "false": False, "off": False, "none": None}
 
 _registered: dict[str, Scorer] = {}
 
@@ -107,39 +117,6 @@ def is_registered(policy: Policy) -> bool:
     return isinstance(policy, Custom) and policy.scorer in _registered.values()
 
 
-def find_policy(name: str) -> type[Policy] | Custom:
-    """Return the class of a base that takes options, or a policy that takes none.
-
-    The search goes from built-in policies to registered ones, then to entry points of installed packages. Raises
-    PolicyError with the possible names if there is none, and with the distribution of a broken entry point.
-    """
-    if name in POLICIES:
-        return POLICIES[name]
-    if name in _registered:
-        return Custom(_registered[name])
-    found = [entry for entry in _entry_points() if entry.name == name]
-    if not found:
-        raise PolicyError(f"policy {name!r} is unknown; possible: {', '.join(base_names())}")
-    if len(found) > 1:
-        sources = ", ".join(map(_source, found))
-        raise PolicyError(f"policy {name!r} comes from several packages: {sources}; uninstall all but one")
-    return _load(found[0])
-
-
-def as_custom(policy: Policy) -> Policy:
-    """Return a policy for the runtime: a policy from outside edgekv is scored by its Python formula."""
-    if isinstance(policy, Wrapper):
-        inner = as_custom(policy.inner)
-        return policy if inner is policy.inner else dataclasses.replace(policy, inner=inner)
-    return policy if isinstance(policy, Custom) or type(policy) in POLICIES.values() else PythonPolicy.of(policy)
-
-
-def base_names() -> list[str]:
-    """Return the spellings of all bases, for messages."""
-    brought = [entry.name for entry in _entry_points()]
-    return list(dict.fromkeys([*POLICIES, *_registered, *brought, f"{GRAPH}:PATH.onnx"]))
-
-
 def available() -> list[Available]:
     """Return all policies that a spec may name: bases, then wrappers. Packages are not imported for it."""
     graph = tuple(dataclasses.fields(GraphOptions))
@@ -157,6 +134,130 @@ def available() -> list[Available]:
     for wrapper in WRAPPERS.values():
         listed.append(Available(wrapper.name, "wrapper", "built in", wrapper.summary, tuple(wrapper.options())))
     return listed
+
+
+def parse_policy(spec: str | Policy) -> Policy:
+    """Return the policy of a spec. A built-in Policy is returned as it is; another Policy is scored by its own formula.
+
+    Raises PolicyError for names, keys, values and combinations that do not exist, with those that do, and for packages
+    and graphs that cannot be used.
+    """
+    if isinstance(spec, Policy):
+        return _as_custom(spec)
+    if not isinstance(spec, str):
+        raise _misspelt(spec)
+    if graph := _GRAPH.fullmatch(spec):
+        path, options, tail = graph.groups()
+        wrappers = _parts(spec, tail[1:]) if tail else []
+        policy: Policy = load_graph(path, GraphOptions(**_options(GRAPH, dataclasses.fields(GraphOptions), options)))
+    elif spec.lstrip().startswith(f"{GRAPH}:"):
+        raise PolicyError(
+            f"policy {spec!r} names no graph; spell it {GRAPH}:PATH.onnx, with (options) and +wrappers after it"
+        )
+    else:
+        (name, options), *wrappers = _parts(spec, spec)
+        policy = _base(name, options)
+    for name, options in wrappers:
+        if name not in WRAPPERS:
+            raise PolicyError(f"wrapper {name!r} is unknown; possible: {', '.join(WRAPPERS)}")
+        wrapper: type[Wrapper] = WRAPPERS[name]
+        policy = wrapper(inner=policy, **_options(name, wrapper.options(), options))
+    return policy
+
+
+def _parts(spec: str, text: str) -> list[tuple[str, str | None]]:
+    """`name(options)+name(options)` -> names and the texts of their options. Raises PolicyError."""
+    parts = []
+    for part in re.split(r"\+(?![^(]*\))", text):
+        found = _PART.fullmatch(part)
+        if found is None:
+            raise _misspelt(spec)
+        parts.append((found[1], found[2]))
+    return parts
+
+
+def _misspelt(spec: object) -> PolicyError:
+    return PolicyError(
+        f"policy {spec!r} is not spelt base or base(key=value, ...)+wrapper(...); bases: {', '.join(_base_names())}; "
+        f"wrappers: {', '.join(WRAPPERS)}"
+    )
+
+
+def _options(name: str, fields: Iterable[dataclasses.Field[Any]], text: str | None) -> dict[str, Any]:
+    """Parse `key=value, ...` as arguments of a policy with these fields."""
+    fields = list(fields)
+    names = {field.name: field.name for field in fields}
+    names |= {field.metadata["alias"]: field.name for field in fields if field.metadata["alias"]}
+    given: dict[str, Any] = {}
+    for item in map(str.strip, text.split(",") if text and text.strip() else ()):
+        key, equals, value = (part.strip() for part in item.partition("="))
+        if not equals or key not in names:
+            possible = ", ".join(f"{field.name}=" for field in fields) or "none"
+            raise PolicyError(f"{name} has no option {item!r}; possible: {possible}")
+        if names[key] in given:
+            raise PolicyError(f"{name} is given {key}= twice; give it once")
+        given[names[key]] = _value(value)
+    return given
+
+
+def _value(text: str) -> object:
+    """Return a number, a truth value or None if the text is one, else the text."""
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    for number in (int, float):
+        with contextlib.suppress(ValueError):
+            return number(text)
+    return text
+
+
+def _base(name: str, options: str | None) -> Policy:
+    """Return the base of that name. Raises PolicyError."""
+    if name in WRAPPERS:
+        raise PolicyError(f"{name} wraps a base, as in keydiff+{name}; bases: {', '.join(_base_names())}")
+    found = _find_policy(name)
+    if isinstance(found, Policy):
+        _options(name, (), options)
+        return found
+    given = _options(name, found.options(), options)
+    try:
+        return _as_custom(found(**given))
+    except PolicyError:
+        raise
+    except Exception as error:  # a package's class
+        raise PolicyError(f"policy {name!r} of {found.__module__} fails: {type(error).__name__}: {error}") from error
+
+
+def _find_policy(name: str) -> type[Policy] | Custom:
+    """Return the class of a base that takes options, or a policy that takes none.
+
+    The search goes from built-in policies to registered ones, then to entry points of installed packages. Raises
+    PolicyError with the possible names if there is none, and with the distribution of a broken entry point.
+    """
+    if name in POLICIES:
+        return POLICIES[name]
+    if name in _registered:
+        return Custom(_registered[name])
+    found = [entry for entry in _entry_points() if entry.name == name]
+    if not found:
+        raise PolicyError(f"policy {name!r} is unknown; possible: {', '.join(_base_names())}")
+    if len(found) > 1:
+        sources = ", ".join(map(_source, found))
+        raise PolicyError(f"policy {name!r} comes from several packages: {sources}; uninstall all but one")
+    return _load(found[0])
+
+
+def _as_custom(policy: Policy) -> Policy:
+    """Return a policy for the runtime: a policy from outside edgekv is scored by its Python formula."""
+    if isinstance(policy, Wrapper):
+        inner = _as_custom(policy.inner)
+        return policy if inner is policy.inner else dataclasses.replace(policy, inner=inner)
+    return policy if isinstance(policy, Custom) or type(policy) in POLICIES.values() else PythonPolicy.of(policy)
+
+
+def _base_names() -> list[str]:
+    """Return the spellings of all bases, for messages."""
+    brought = [entry.name for entry in _entry_points()]
+    return list(dict.fromkeys([*POLICIES, *_registered, *brought, f"{GRAPH}:PATH.onnx"]))
 
 
 def _entry_points() -> Iterator[EntryPoint]:

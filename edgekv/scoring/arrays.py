@@ -14,7 +14,7 @@ from edgekv.policies.base import Policy
 from edgekv.policies.critical import wo_norms
 from edgekv.policies.custom.scorer import Custom
 from edgekv.policies.head import Head
-from edgekv.policies.policy_spec import parse_policy
+from edgekv.policies.registry import parse_policy
 from edgekv.policies.selection import Protection
 
 from . import kernels
