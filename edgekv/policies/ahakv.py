@@ -11,8 +11,7 @@ from edgekv.errors import ConfigError
 
 from .attention import attention
 from .base import Policy, option, required_budget
-from .head import Head
-from .largest_of_parts import largest_of_parts
+from .head import Head, largest_of_parts
 from .pooling import pool_scores
 from .types import Floats, Scores
 

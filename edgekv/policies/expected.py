@@ -9,8 +9,7 @@ import numpy as np
 
 from .attention import weights_with_sinks
 from .base import Pooled, option
-from .head import Head
-from .largest_of_parts import largest_of_parts
+from .head import Head, largest_of_parts
 from .types import Scores
 
 COVARIANCE = 1  # enum edgekv_expected_flag

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from .attention import attention
 from .base import Policy
-from .head import Head
-from .largest_of_parts import largest_of_parts
+from .head import Head, largest_of_parts
 from .types import Scores
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -87,3 +89,16 @@ class Head:
         """Return the head with only some of its cells."""
         names = ("keys", "positions", "values", "accumulated", "wo_norm")
         return replace(self, **{name: a[cells] for name in names if (a := getattr(self, name)) is not None})
+
+
+def largest_of_parts(formula: Callable[[Any, Head], Scores]) -> Callable[[Any, Head], Scores]:
+    """Apply a policy's formula to each part of the rows of a head; a cell gets its largest score.
+
+    So cells that any part needs are kept. The mean over all rows would give little weight to those of one part alone.
+    """
+
+    @functools.wraps(formula)
+    def score(policy: Any, head: Head) -> Scores:
+        return np.asarray(np.maximum.reduce([formula(policy, part) for part in head.by_part()]))
+
+    return score

@@ -9,8 +9,7 @@ import numpy as np
 
 from .attention import attention
 from .base import AGGREGATES, POOLS, Policy, option
-from .head import Head
-from .largest_of_parts import largest_of_parts
+from .head import Head, largest_of_parts
 from .pooling import pool_scores
 from .types import Scores
 

@@ -14,8 +14,7 @@ import numpy.typing as npt
 from edgekv.errors import ConfigError, NativeError, PolicyError
 from edgekv.memory import process
 from edgekv.policies.base import Policy
-from edgekv.policies.head import Head
-from edgekv.policies.largest_of_parts import largest_of_parts
+from edgekv.policies.head import Head, largest_of_parts
 from edgekv.policies.types import Scores
 
 READS = ("keys", "values", "queries", "positions")
