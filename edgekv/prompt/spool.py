@@ -98,11 +98,11 @@ def copies_are_nameless() -> bool:
 
 
 def _marked(pieces: Iterable[str]) -> Iterator[str]:
-    """Yield pieces, after a byte order mark if the text begins as a document does, or declares an encoding."""
+    """Yield pieces, after a byte order mark if the text has one, begins as a document does, or declares an encoding."""
     pieces, beginning = iter(pieces), ""
     while len(beginning) < LOOKED_AT and (piece := next(pieces, None)) is not None:
         beginning += piece
-    if is_document(beginning.encode()) or beginning.startswith("<?xml"):
+    if is_document(beginning.encode()) or beginning.startswith(("<?xml", "\ufeff")):
         yield "\ufeff"
     yield beginning
     yield from pieces

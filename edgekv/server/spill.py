@@ -98,8 +98,5 @@ def _failing() -> Iterator[None]:
 
 
 def _is_long(text: str) -> bool:
-    """Return True if a text is long, and may lie in a file: files of blanks, or with a NUL, are refused as no texts.
-
-    Files may begin with a mark of their encoding, which is no part of their text.
-    """
-    return len(text) > LONG_CHARS and "\0" not in text and not text.removeprefix("\ufeff").isspace()
+    """Return True if a text is long, and may lie in a file: files of blanks, or with a NUL, are refused as no texts."""
+    return len(text) > LONG_CHARS and "\0" not in text and not text.isspace()

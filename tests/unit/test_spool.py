@@ -45,6 +45,7 @@ def test_a_copy_is_read_again_and_again_and_then_gone(folder):
         "PK\x03\x04 is how an archive begins",
         '<?xml version="1.0" encoding="latin-1"?><a>\u00e9</a>',
         "<?",
+        "\ufeffa mark of an encoding begins it",
     ],
 )
 @pytest.mark.parametrize("piece_by_piece", [False, True])
