@@ -26,7 +26,7 @@ def _no_progress(what: str, done: int, total: int) -> None:
     pass
 
 
-def download(file: HubFile, progress: Progress = _no_progress, hub: Hub | None = None) -> Path:
+def download(file: HubFile, progress: Progress = _no_progress) -> Path:
     """Download a file into Hugging Face's cache, unless it is there; returns its path.
 
     The file appears in the cache when its SHA-256 is the one that the hub states; a file that is there is checked, too.
@@ -41,7 +41,7 @@ def download(file: HubFile, progress: Progress = _no_progress, hub: Hub | None =
     if _is_whole(path, file):
         _check(file, path, progress)
         return path
-    hub = hub or Hub()
+    hub = Hub()
     blob = folder / "blobs" / file.sha256
     lock = folder.parent / ".locks" / folder.name / f"{file.sha256}.lock"  # the same path as huggingface_hub's
     filelock = needed("filelock", EXTRA)

@@ -1,7 +1,8 @@
 """Look-up of a remote model, in a process of its own.
 
 A plan measures the bytes that Python holds, and would count huggingface_hub and all that it imports. So a child asks
-the hub, and leaves a file that this process plans.
+the hub, and leaves a skeleton: a file with the header of the model and its size, and holes in place of the weights. A
+plan reads only this, so a remote model is planned as a local one is.
 """
 
 from __future__ import annotations
@@ -14,12 +15,17 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
-from edgekv.errors import ConfigError, DownloadError, EdgeKVError
+from edgekv.errors import ConfigError, DownloadError, EdgeKVError, ModelError
+from edgekv.models.header import parse_header
 from edgekv.models.names import ModelName
+from edgekv.models.stream import Stream
 
+from .client import Hub
 from .hub_file import HubFile, choose
 
+FETCH_BYTES = 2 << 20  # headers are as large as vocabularies: from 2 MiB to some 15 MiB
 CODE = "import sys; sys.path[:] = {path!r}; from edgekv.hub.lookup import serve; serve()"
 
 
@@ -83,9 +89,6 @@ def serve() -> None:
 
 
 def _look_up(name: str, folder: str, ceiling_bytes: int) -> RemoteModel:
-    from .client import Hub
-    from .skeleton import write_skeleton
-
     wanted = ModelName.parse(name)
     if wanted.source not in (None, "hf"):
         raise ConfigError(f"{name!r} is a name of {wanted.source}; write OWNER/MODEL or OWNER/MODEL:QUANT")
@@ -93,3 +96,51 @@ def _look_up(name: str, folder: str, ceiling_bytes: int) -> RemoteModel:
     file = choose(hub.files(wanted.repo), wanted.repo, wanted.tag, ceiling_bytes)
     header = Path(folder, file.file_name)
     return RemoteModel(file, header, write_skeleton(hub, file, header))
+
+
+def write_skeleton(hub: Hub, file: HubFile, path: Path) -> int:
+    """Write the skeleton of a remote file to `path`; returns the bytes that were fetched, at most FETCH_BYTES too many.
+
+    Raises what `read_header` raises for a header, and DownloadError if it cannot be fetched or stored.
+    """
+    try:
+        with path.open("w+b") as local:
+            local.truncate(file.n_bytes)
+            source = _Prefix(hub, file, local)
+            header = parse_header(Stream(source, file.n_bytes))
+            source.fetch_to(header.data_offset)
+            return source.fetched
+    except ModelError as error:
+        if isinstance(error, DownloadError):
+            raise
+        raise type(error)(f"{file.name!r}: {error}") from None
+    except OSError as error:
+        raise DownloadError(
+            f"{str(path)!r}, a temporary file for the header, cannot be written: {error.strerror}; make room, or name "
+            "another folder in TMPDIR"
+        ) from error
+
+
+class _Prefix:
+    """Reads a remote file forwards. Fetched bytes are written to a local file, at the same place."""
+
+    def __init__(self, hub: Hub, file: HubFile, local: BinaryIO) -> None:
+        self._hub, self._file, self._local = hub, file, local
+        self.fetched = 0
+
+    def read(self, n_bytes: int) -> bytes:
+        self.fetch_to(self._local.tell() + n_bytes)
+        return self._local.read(n_bytes)
+
+    def seek(self, offset: int, whence: int) -> int:
+        return self._local.seek(offset, whence)
+
+    def fetch_to(self, stop: int) -> None:
+        """Fetch all bytes before `stop`, in requests of FETCH_BYTES."""
+        position = self._local.tell()
+        while self.fetched < stop:
+            self._local.seek(self.fetched)
+            upto = min(self.fetched + FETCH_BYTES, self._file.n_bytes)
+            for piece in self._hub.pieces(self._file, self.fetched, upto):
+                self.fetched += self._local.write(piece)
+        self._local.seek(position)

@@ -21,10 +21,9 @@ from terminal import Terminal
 from unsupported_models import make_unsupported
 
 import edgekv
-from edgekv.hub import skeleton
+from edgekv.hub import lookup
 from edgekv.hub.client import Hub
-from edgekv.hub.lookup import look_up
-from edgekv.hub.skeleton import FETCH_BYTES, write_skeleton
+from edgekv.hub.lookup import FETCH_BYTES, look_up, write_skeleton
 from edgekv.models import find_model, read_header
 from edgekv.models.caches import find_cached, hugging_face
 from edgekv.testing.models.families import make_family
@@ -189,7 +188,7 @@ def test_only_the_header_is_fetched_by_ranges(hub, large):
 
 
 def test_a_header_longer_than_one_request(hub, tmp_path, monkeypatch):
-    monkeypatch.setattr(skeleton, "FETCH_BYTES", 1000)
+    monkeypatch.setattr(lookup, "FETCH_BYTES", 1000)
     hub.stops_after = 700  # some answers are cut short
     (file,) = (file for file in Hub().files(REPO) if file.path == "tiny-llama-Q8_0.gguf")
     contents = hub.repos[REPO][file.path]
