@@ -30,7 +30,6 @@ from .api import (
     messages,
     ollama_api,
     responses,
-    templating,
     tokenization,
 )
 from .api.endpoint import Endpoint, Query
@@ -62,10 +61,10 @@ ENDPOINTS: tuple[Endpoint[Any], ...] = (
 QUERIES: tuple[Query[Any], ...] = (
     messages.counting,
     responses.counting,
-    templating.counting,
+    chat_completions.counting,
     tokenization.tokenizing,
     tokenization.detokenizing,
-    templating.applying,
+    chat_completions.applying,
 )
 
 # remedies for clients of other servers, by the end of the address that they ask at

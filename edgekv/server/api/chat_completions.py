@@ -1,23 +1,26 @@
-"""POST /v1/chat/completions: a reply to a conversation."""
+"""POST /v1/chat/completions: a reply to a conversation; its input_tokens, and /apply-template: how it is read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from edgekv.generation.logprobs import Packed
+from edgekv.server.admission import request_bytes
 from edgekv.server.api_errors import ApiError, unsupported
 from edgekv.server.json_stream import Parts, progress_comment
 from edgekv.server.reply_request import Ended, Event, Piece, PromptProgress, ReplyRequest, ToolCall
 from edgekv.server.server_settings import Settings
 
 from .body import Body
-from .endpoint import Endpoint
+from .endpoint import Endpoint, Query, Work, token_count
 from .message_parts import missing
 from .openai_common import FINISH_REASONS, ChoiceRenderer, GenerationParams, choices, relaxed_of
 from .openai_fields import ResponseFormat, chat_logprobs, tool_call_field
+
+COPIES = 3  # copies of a text while it is rendered and sent
 
 
 class Part(Body):
@@ -168,4 +171,30 @@ def others(body: ChatBody, first: ReplyRequest) -> Iterator[ReplyRequest]:
     return choices(first, body.n_choices, 1)
 
 
+class TemplateBody(Body):
+    """A conversation, and tools that the template describes."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    tools: list[dict[str, Any]] | None = None
+
+
+def _read(body: TemplateBody) -> tuple[tuple[Mapping[str, Any], ...], tuple[dict[str, Any], ...]]:
+    messages = tuple(message_of(message, f"messages.{i}") for i, message in enumerate(body.messages))
+    return messages, tuple(body.tools or ())
+
+
+def apply_template(body: TemplateBody) -> Work:
+    """Return the rendering of a conversation. Raises ApiError for what cannot be read here."""
+    messages, tools = _read(body)
+    n_bytes = COPIES * request_bytes(ReplyRequest(messages=messages, tools=tools))
+    return Work(n_bytes, lambda runtime: {"prompt": runtime.prompt_text(messages, tools=tools)})
+
+
+def count_tokens(body: TemplateBody) -> Work:
+    """Return the counting of a conversation's tokens. Raises ApiError for what cannot be read here."""
+    return token_count(*_read(body))
+
+
 endpoint = Endpoint("/v1/chat/completions", ChatBody, parse, ChatRenderer, others)
+applying = Query("/apply-template", TemplateBody, apply_template)
+counting = Query("/v1/chat/completions/input_tokens", TemplateBody, count_tokens)
