@@ -109,21 +109,15 @@ def reply_fields(options: GenerationOptions) -> dict[str, Any]:
         raise TypeError(
             f"a reply has no option {unknown[0]!r}; possible: {', '.join(GenerationOptions.__annotations__)}"
         )
-    stop = options.get("stop", ())
-    grammar, json_schema, followed = options.get("grammar"), options.get("json_schema"), None
+    fields: dict[str, Any] = {**options}
+    grammar, json_schema = fields.pop("grammar", None), fields.pop("json_schema", None)
     if grammar is not None or json_schema is not None:
         from edgekv.grammar.source import grammar_of  # few replies need it
 
-        followed = grammar_of(grammar, json_schema)
-    return {
-        "max_tokens": options.get("max_tokens", MAX_TOKENS),
-        "stop": (stop,) if isinstance(stop, str) else tuple(stop),
-        "allow_loops": options.get("allow_loops", False),
-        "ignore_eos": options.get("ignore_eos", False),
-        "sampling": options.get("sampling") or Sampling(),
-        "grammar": followed,
-        "logprobs": options.get("logprobs"),
-    }
+        fields["grammar"] = grammar_of(grammar, json_schema)
+    stop = fields.pop("stop", ())
+    sampling = fields.pop("sampling", None) or Sampling()
+    return fields | {"stop": (stop,) if isinstance(stop, str) else tuple(stop), "sampling": sampling}
 
 
 def _is_count(value: object) -> bool:
