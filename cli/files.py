@@ -23,7 +23,7 @@ from edgekv.documents.formats import format_of, is_convertible
 from edgekv.prompt.spool import rereadable, spooled
 from edgekv.prompt.text import decoded, encoding_of
 
-from .render import console, say
+from .render import say
 
 STDIN = "standard input"
 PATIENCE_S = 1.0  # seconds before the command says that it waits
@@ -87,7 +87,7 @@ def as_text(path: Path) -> Iterator[Path]:
 def _standard_input() -> Iterator[Path]:
     """A copy of standard input on disk, since a prompt is read twice: counted, then fed."""
     with spooled(decoded(sys.stdin.buffer, STDIN)) as copy:
-        console.print(f"[dim]read {copy.stat().st_size:,} bytes from {STDIN}[/dim]", soft_wrap=True)
+        say(f"read {copy.stat().st_size:,} bytes from {STDIN}")
         yield copy
 
 
@@ -101,10 +101,7 @@ def _is_offered() -> bool:
         return False
     with suppress(OSError):  # `select` takes sockets alone on Windows
         if not select.select([sys.stdin], [], [], PATIENCE_S)[0]:
-            console.print(
-                f"[dim]waiting for {STDIN}; name files with -f, or add </dev/null, if there is none[/dim]",
-                soft_wrap=True,
-            )
+            say(f"waiting for {STDIN}; name files with -f, or add </dev/null, if there is none")
     return bool(cast(BufferedReader, sys.stdin.buffer).peek(1))
 
 

@@ -18,7 +18,7 @@ from edgekv.planning.default_memory import default_memory_line
 from edgekv.planning.streaming_cost import streaming_cost
 from edgekv.prompt.text import read_text
 
-from .render import console, loading, say
+from .render import loading, say
 
 System = Annotated[str | None, typer.Option(help="System message; never evicted.")]
 FocusOn = Annotated[
@@ -176,7 +176,7 @@ def opened(options: dict[str, Any]) -> Iterator[edgekv.Runtime]:
         if options["memory"] is None and (line := default_memory_line(runtime.plan)):
             say(line)
         if cost := streaming_cost(runtime.plan, runtime.options.n_ubatch):
-            console.print(f"[dim]{cost}[/dim]", soft_wrap=True)
+            say(str(cost))
         yield runtime
 
 

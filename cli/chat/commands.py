@@ -15,7 +15,6 @@ from edgekv.store.session_names import saved_names
 from . import clipboard, earlier, save_commands, status, undo
 from .chat import Chat
 from .completion import Arguments, paths
-from .kept import kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,7 @@ def _settings(_beginning: str) -> Iterable[str]:
 COMMANDS = {
     "/read": Command("/read FILE...", "attaches texts or documents to your next message", _read, paths),
     "/drop": Command("/drop", "leaves attached files out", _drop),
-    "/kept": Command("/kept", "shows what of it is still there", kept),
+    "/kept": Command("/kept", "shows what of it is still there", earlier.kept),
     "/history": Command("/history [N]", "shows the last messages and replies", earlier.history),
     "/undo": Command("/undo", "takes your last message back", undo.undo),
     "/retry": Command("/retry", "answers it again", undo.retry),

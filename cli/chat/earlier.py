@@ -1,4 +1,4 @@
-"""Messages and replies from before a chat was opened, from the log of its session."""
+"""Messages and replies of a chat, from the log of its session: also those before it was opened, and what is kept."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from collections import deque
 from collections.abc import Iterator
 
 import edgekv
-from edgekv.cli.render import printable, say
+from edgekv.cli.kept_text import print_legend, print_shades
+from edgekv.cli.render import console_of, printable, say
 from edgekv.generation.reasoning import split_reasoning
 from edgekv.generation.request import without_instruction
 from edgekv.prompt.spool import spooled
 from edgekv.prompt.text import PARAGRAPH
 
-from .chat import Chat, Message
+from .chat import Chat, Message, last_turn
 
 LONG = 256  # tokens of a message that holds a text to ask about
 SHOWN_ASKED, SHOWN_SAID = 64, 512  # tokens that are shown of a message and of a reply
+SHOWN_KEPT = 4096  # tokens that /kept shows at once
 SHOWN, SHOWN_FIRST = 20, 4  # messages and replies that /history shows, and a chat that goes on
 
 
@@ -92,3 +94,31 @@ def _show_reply(chat: Chat, turn: edgekv.Turn) -> None:
     shown = turn._replace(stop=min(turn.stop, turn.start + SHOWN_SAID))
     _, answer = split_reasoning("".join(chat.session.text(shown)), begun=chat.thinks)
     say(printable(answer) + (" ..." if shown.stop < turn.stop else ""))
+
+
+def kept(chat: Chat, argument: str) -> None:
+    """Show the text that was attached last; without one, the last answer. An argument says where to begin."""
+    turn = _attached(chat) or last_turn(chat.session, "assistant") or last_turn(chat.session, "user")
+    if turn is None:
+        raise edgekv.InputError("nothing was read yet; write /read and the path of a text file, then a message")
+    n_tokens = turn.stop - turn.start
+    if argument and not (argument.isdecimal() and int(argument) < n_tokens):
+        raise edgekv.InputError(f"{argument!r} is no token of the text; give a number in [0, {n_tokens})")
+    first = int(argument or 0)
+    last = min(n_tokens, first + SHOWN_KEPT)
+    console = console_of(stderr=False)
+    print_legend(console)
+    print_shades(console, chat.session.kept(turn._replace(start=turn.start + first, stop=turn.start + last)))
+    more = f"; /kept {last} shows what follows" if last < n_tokens else ""
+    say(f"tokens {first:,} to {last - 1:,} of {n_tokens:,}{more}")
+
+
+def _attached(chat: Chat) -> edgekv.Turn | None:
+    """The turn of the newest message that has a file, or is as long as if it had one."""
+    began = {message.n_past for message in chat.messages if message.files}
+    found, answered = None, 0
+    for turn in chat.session.turns():
+        if turn.role == "user" and (answered in began or turn.stop - turn.start > LONG):
+            found = turn
+        answered = turn.stop if turn.role == "assistant" else answered
+    return found
