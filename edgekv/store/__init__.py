@@ -1,7 +1,6 @@
 """Files on the disk: some are whole or not there, some are temporary and gone with their session.
 
-locks          locks of files in use
-shared_files   opening them so that others may replace them
+shared_files   files in use: opened so that others may replace them, and locked
 atomic_write   a file beside another one, which takes its place when it is whole
 snapshot_file  the state of a session in a file: a header, sections and a checksum (docs/sessions.md)
 snapshot_header  its values, each checked when it is read

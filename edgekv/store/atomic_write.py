@@ -14,8 +14,7 @@ from typing import BinaryIO
 
 from edgekv.errors import SessionFileError
 
-from . import shared_files
-from .locks import AGAIN_S, lock, new_locked
+from .shared_files import AGAIN_S, lock, new_locked, opener
 
 SUFFIX = ".edgekv-part"  # suffix of a file that is not complete yet
 OPEN_S = 5.0  # seconds to wait for a process that has the old file open, where it cannot be replaced meanwhile
@@ -70,7 +69,7 @@ def _prefix(name: str) -> str:
 def _part(path: Path) -> BinaryIO:
     """Make a new file beside `path`, which only its owner can read."""
     part = path.parent / f"{_prefix(path.name)}{secrets.token_hex(4)}{SUFFIX}"
-    return open(part, "xb", opener=shared_files.opener)
+    return open(part, "xb", opener=opener)
 
 
 def _replace(part: str, path: Path) -> None:
@@ -89,7 +88,7 @@ def _replace(part: str, path: Path) -> None:
 def _removed(part: str) -> bool:
     """Remove a file that nobody writes; returns False if it is still being written or cannot be removed."""
     try:
-        descriptor = shared_files.opener(part, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
+        descriptor = opener(part, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
         try:
             if not lock(descriptor):
                 return False

@@ -13,7 +13,7 @@ from typing import Any
 from edgekv.errors import ConfigError, InputError
 from edgekv.memory.raw_files import write_all
 
-from .locks import lock
+from .shared_files import lock
 
 
 class JsonlFile:

@@ -12,8 +12,8 @@ import platformdirs
 from edgekv.errors import SessionFileError
 
 from .atomic_write import remove_leftovers
-from .locks import held
 from .ownership import Ownership
+from .shared_files import held
 from .snapshot_file import open_snapshot_file
 
 SUFFIX = ".session"

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from .locks import lock, new_locked
+from .shared_files import lock, new_locked
 
 PREFIX = "edgekv-kept-"
 LOCK = ".lock"  # ending of a file beside a folder, locked as long as the folder's process lives

@@ -21,7 +21,7 @@ from edgekv.binding import structs
 from edgekv.binding.snapshot_meta import CachedSource, SnapshotMeta
 from edgekv.options import KV_TYPES
 from edgekv.store.atomic_write import SUFFIX, _prefix, atomic_write
-from edgekv.store.locks import lock
+from edgekv.store.shared_files import lock
 from edgekv.store.snapshot_file import Section, SnapshotFile, open_snapshot_file, write_snapshot_file
 
 TRAINED = [8192, 512]  # tokens; a text goes past the second number

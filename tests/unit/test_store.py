@@ -18,7 +18,7 @@ from children import LIMIT_S, started
 import edgekv
 from edgekv.models.header import header_digest, read_header
 from edgekv.store.atomic_write import SUFFIX, atomic_write, remove_leftovers
-from edgekv.store.locks import lock
+from edgekv.store.shared_files import lock
 from edgekv.store.snapshot_file import (
     FRAME,
     MAX_HEADER_BYTES,
@@ -244,9 +244,9 @@ def test_leftovers_are_those_that_nobody_writes(tmp_path):
 
 def test_a_file_that_is_taken_for_a_leftover_before_it_is_locked_is_made_anew(tmp_path, monkeypatch):
     """The time between making a file and locking it, as another process may use it."""
-    from edgekv.store import locks
+    from edgekv.store import shared_files
 
-    lock, n = locks.lock, []
+    lock, n = shared_files.lock, []
 
     def lock_late(descriptor):
         n.append(descriptor)
@@ -254,7 +254,7 @@ def test_a_file_that_is_taken_for_a_leftover_before_it_is_locked_is_made_anew(tm
             assert remove_leftovers(tmp_path) == 1
         return lock(descriptor)
 
-    monkeypatch.setattr(locks, "lock", lock_late)
+    monkeypatch.setattr(shared_files, "lock", lock_late)
     with atomic_write(tmp_path / "a") as file:
         file.write(b"whole")
     assert len(n) == 2
