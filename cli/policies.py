@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from edgekv.policies import POLICIES, WRAPPERS, Available, available
+from edgekv.policies import Available, available
 
 
 def policies(
@@ -26,9 +26,8 @@ def policies(
     for policy in listed:
         table.add_section()
         mark = "+" if policy.kind == "wrapper" else ""
-        table.add_row(
-            f"[bold]{mark}{escape(policy.name)}[/bold]", "", escape(f"{policy.summary} ({_source(policy)})".lstrip())
-        )
+        meaning = f"{policy.summary} ({policy.paper or policy.source})".lstrip()
+        table.add_row(f"[bold]{mark}{escape(policy.name)}[/bold]", "", escape(meaning))
         for field in policy.options:
             table.add_row(f"  {_spelling(field)}", _value(field.default), escape(_meaning(field)))
     console = Console(highlight=False)
@@ -42,19 +41,8 @@ def _as_dict(policy: Available) -> dict[str, Any]:
         | {key: field.metadata[key] for key in ("help", "alias", "choices", "minimum", "maximum", "odd")}
         for field in policy.options
     ]
-    named = {name: getattr(policy, name) for name in ("name", "kind", "source", "summary")}
-    return named | {"paper": _paper(policy), "options": options}
-
-
-def _paper(policy: Available) -> str | None:
-    """The paper of a built-in policy."""
-    kind = (POLICIES | WRAPPERS).get(policy.name)
-    return kind.paper if kind else None
-
-
-def _source(policy: Available) -> str:
-    """Return the paper of a built-in policy, or the origin of another one."""
-    return _paper(policy) or policy.source
+    named = {name: getattr(policy, name) for name in ("name", "kind", "source", "summary", "paper")}
+    return named | {"options": options}
 
 
 def _spelling(field: dataclasses.Field[Any]) -> str:

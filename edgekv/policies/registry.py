@@ -63,6 +63,7 @@ class Available:
 
     kind: "base" or "wrapper"; source: "built in", "registered", or the distribution that it comes from
     options: its options; those of a package's policy are unknown until it is used
+    paper: that of a policy that is built in; None = there is none
     """
 
     name: str
@@ -70,6 +71,7 @@ class Available:
     source: str
     summary: str
     options: tuple[dataclasses.Field[Any], ...] = ()
+    paper: str | None = None
 
 
 def register(
@@ -119,10 +121,8 @@ def is_registered(policy: Policy) -> bool:
 
 def available() -> list[Available]:
     """Return all policies that a spec may name: bases, then wrappers. Packages are not imported for it."""
+    listed = [_built_in(kind, "base") for kind in POLICIES.values()]
     graph = tuple(dataclasses.fields(GraphOptions))
-    listed = [
-        Available(kind.name, "base", "built in", kind.summary, tuple(kind.options())) for kind in POLICIES.values()
-    ]
     listed.append(Available(f"{GRAPH}:PATH.onnx", "base", "built in", "an ONNX graph, run by onnxruntime", graph))
     listed += [Available(name, "base", "registered", scorer.summary) for name, scorer in _registered.items()]
     taken = {*POLICIES, *WRAPPERS, *_registered, GRAPH}
@@ -131,9 +131,12 @@ def available() -> list[Available]:
         for entry in _entry_points()
         if entry.name not in taken
     ]
-    for wrapper in WRAPPERS.values():
-        listed.append(Available(wrapper.name, "wrapper", "built in", wrapper.summary, tuple(wrapper.options())))
+    listed += [_built_in(kind, "wrapper") for kind in WRAPPERS.values()]
     return listed
+
+
+def _built_in(policy: type[Policy], kind: str) -> Available:
+    return Available(policy.name, kind, "built in", policy.summary, tuple(policy.options()), policy.paper)
 
 
 def parse_policy(spec: str | Policy) -> Policy:
