@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -41,7 +42,7 @@ class Recording:
 
     def rope_kept(self):
         """RoPE positions of what each head holds now, likewise."""
-        return self._of_heads(self.runtime.block_loop.cache.rope_positions)
+        return self._of_heads(partial(self.runtime.block_loop.cache.positions, rope=True))
 
     def _of_heads(self, read):
         return [[read(layer, g) for g in range(n)] for layer, n in enumerate(self.heads)]

@@ -251,16 +251,11 @@ class Cache:
         n_heads = [self._library.edgekv_cache_n_heads(self._handle, layer) for layer in range(self.shape.n_layer)]
         return [[self.head_cells(layer, head)[1] for head in range(n)] for layer, n in enumerate(n_heads)]
 
-    def positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
-        """True positions held by one head, (n,) ascending."""
+    def positions(self, layer: int, head: int, *, rope: bool = False) -> npt.NDArray[np.int32]:
+        """Positions held by one head, (n,) ascending. rope: the RoPE positions of their keys instead, in that order"""
         positions = np.empty(self.head_cells(layer, head)[0], dtype=np.int32)
-        library.call("edgekv_cache_positions", self._handle, layer, head, positions.ctypes.data)
-        return positions
-
-    def rope_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
-        """RoPE positions of one head's keys, (n,) in the order of `positions`."""
-        positions = np.empty(self.head_cells(layer, head)[0], dtype=np.int32)
-        library.call("edgekv_cache_rope_positions", self._handle, layer, head, positions.ctypes.data)
+        name = "edgekv_cache_rope_positions" if rope else "edgekv_cache_positions"
+        library.call(name, self._handle, layer, head, positions.ctypes.data)
         return positions
 
     def rows(self, layer: int, head: int, *, values: bool = False) -> tuple[npt.NDArray[np.uint8], structs.Rows]:

@@ -75,7 +75,7 @@ class Heads:
                 )  # over a whole budget of tokens it is `share`
                 keys = read_rows(cache, layer, g)
                 if policy.base.before_rope and len(self.rope[layer][0]):
-                    keys = rope_at(keys, -cache.rope_positions(layer, g), *self.rope[layer])
+                    keys = rope_at(keys, -cache.positions(layer, g, rope=True), *self.rope[layer])
                 head = Head(
                     keys=keys,
                     positions=positions,

@@ -152,12 +152,12 @@ def test_a_text_that_fits_is_left_alone_and_a_longer_one_stays_within_the_traine
         cache = rt.block_loop.cache
 
         def rope_positions():
-            return [cache.rope_positions(layer, head) for layer in range(2) for head in range(2)]
+            return [cache.positions(layer, head, rope=True) for layer in range(2) for head in range(2)]
 
         list(session.generate(words(30), max_tokens=1))
         assert session.stats.repositions == 0 < session.stats.evictions
         assert cache.rope_past == cache.n_past
-        np.testing.assert_array_equal(cache.rope_positions(1, 1), cache.positions(1, 1))
+        np.testing.assert_array_equal(cache.positions(1, 1, rope=True), cache.positions(1, 1))
 
         list(session.generate(words(400), max_tokens=600))
         stats = session.stats

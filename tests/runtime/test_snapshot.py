@@ -52,7 +52,7 @@ def held(runtime):
     cache, found = runtime.block_loop.cache, []
     for at in np.ndindex(2, 2):
         rows = [cache.rows(*at, values=values)[0].tobytes() for values in (False, True)]
-        found.append((cache.positions(*at).tolist(), cache.rope_positions(*at).tolist(), *rows))
+        found.append((cache.positions(*at).tolist(), cache.positions(*at, rope=True).tolist(), *rows))
     return found
 
 
