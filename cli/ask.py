@@ -18,7 +18,7 @@ from edgekv.generation.request import INSTRUCTION, ProgressCallback
 from edgekv.store.session_names import existing_path_of, saved_names
 
 from .files import text_files
-from .first_use import MeasureHeads, measure_at_first_use
+from .measure_heads import MeasureHeads, measure_at_first_use
 from .render import print_footer, reading_bar, write
 from .shared_options import (
     AsJson,

@@ -21,7 +21,7 @@ from edgekv.store.session_names import path_of, save_as, writable_path_of
 from edgekv.store.snapshot_file import sizes_of
 
 from .files import text_files
-from .first_use import MeasureHeads, measure_at_first_use
+from .measure_heads import MeasureHeads, measure_at_first_use
 from .render import print_footer, reading_bar, say
 from .shared_options import System, opened, with_common_options
 

@@ -14,7 +14,7 @@ import edgekv
 from edgekv.extras import needed
 from edgekv.store.temp_folder import TempFolder
 
-from .first_use import MeasureHeads, measure_at_first_use
+from .measure_heads import MeasureHeads, measure_at_first_use
 from .render import loading
 from .shared_options import with_common_options
 

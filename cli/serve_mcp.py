@@ -9,7 +9,7 @@ import typer
 
 from edgekv.extras import needed
 
-from .first_use import MeasureHeads, measure_at_first_use
+from .measure_heads import MeasureHeads, measure_at_first_use
 from .shared_options import opened, with_common_options
 
 

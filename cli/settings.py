@@ -9,7 +9,7 @@ import difflib
 import importlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -86,14 +86,9 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _parameters(command: click.Command) -> dict[str, str]:
-    """The parameters of a command's options, by their long spelling without dashes."""
-    return dict(_options(command))
-
-
-def _options(command: click.Command) -> Iterator[tuple[str, str]]:
-    for option in command.params:
-        if isinstance(option, click.Option) and option.name and not option.is_eager:
-            yield from ((_spelt(it), option.name) for it in option.opts if it.startswith("--"))
+    """Return the parameters of a command's options, by their long spelling without dashes."""
+    options = [it for it in command.params if isinstance(it, click.Option) and it.name and not it.is_eager]
+    return {_spelt(word): str(it.name) for it in options for word in it.opts if word.startswith("--")}
 
 
 def _spelt(key: str) -> str:

@@ -14,7 +14,7 @@ import typer
 
 import edgekv
 from edgekv.cli.files import as_text, found_files, readable
-from edgekv.cli.first_use import MeasureHeads, measure_at_first_use
+from edgekv.cli.measure_heads import MeasureHeads, measure_at_first_use
 from edgekv.cli.render import console, reading_bar, say
 from edgekv.cli.settings import preset_names, preset_options
 from edgekv.cli.shared_options import Raw, System, opened, reply_arguments, with_common_options, with_reply_options

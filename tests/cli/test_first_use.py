@@ -252,7 +252,7 @@ def test_ctrl_c_while_it_is_measured_ends_the_command_and_leaves_nothing(new, tm
 
         yield interrupt
 
-    monkeypatch.setattr("edgekv.cli.first_use.reading_bar", bar)
+    monkeypatch.setattr("edgekv.cli.measure_heads.reading_bar", bar)
     ended = run_here("ask", "--no-focus", "-m", new, *SMALL, "What?", stdin=None)
     assert ended.returncode == 130
     assert not ended.stdout
