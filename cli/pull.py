@@ -16,7 +16,7 @@ from edgekv.memory.sizes import MIB, format_size, parse_ceiling
 from edgekv.planning.default_memory import most_default_bytes
 
 from .render import console, loading
-from .shared_options import ALONE
+from .shared_options import ALONE, AsJson
 
 if TYPE_CHECKING:  # other commands do without a hub
     from edgekv.hub import HubFile, RemoteModel
@@ -34,7 +34,7 @@ def pull(
             "refuses nothing."
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Download a model from Hugging Face, or from the hub of HF_ENDPOINT, into Hugging Face's cache.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 _LOCK = threading.RLock()  # guards `sys.unraisablehook`
@@ -34,9 +33,7 @@ class Callback:
         with _LOCK:
             self.hook = sys.unraisablehook = _Hook(self)
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.hook = None
         _drop_hooks()
         error, self._error = self._error, None

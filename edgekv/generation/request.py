@@ -135,12 +135,8 @@ class GenerationRequest:
     instruction: put before the last content if the turn has another one above it
     question: the question to read with, or several texts, each a part of it; None = none
     passes: number of times to read the content, the second time with the first answer in mind
-    max_tokens: longest reply; 0 = none; None = until the model ends it, or its trained context is full
-    stop: texts that end the reply; it ends before the first one that is complete
-    allow_loops: go on when the reply loops
-    ignore_eos: the model cannot end the reply
-    grammar: the grammar that the reply follows; None = a free reply
-    logprobs: number of alternatives to record with each token; None = pieces are plain texts
+    max_tokens, stop, allow_loops, ignore_eos, sampling, logprobs: as in `GenerationOptions`
+    grammar: the grammar that the reply follows, or that of its JSON schema; None = a free reply
     prompt_logprobs: the reply begins with the prompt's own tokens, each with the log probabilities of its place
     calls: tool calls of each message, for "messages"
     tools: tools that the model is told of, and may call; None = no tools

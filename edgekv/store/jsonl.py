@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from edgekv.errors import ConfigError, InputError
@@ -83,9 +82,7 @@ class JsonlFile:
     def __enter__(self) -> JsonlFile:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _is_begun(self, line: bytes) -> bool:
