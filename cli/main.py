@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable
 from typing import Annotated, Any
 
 import click
@@ -74,7 +73,16 @@ def main() -> int:
     if not copies_are_nameless():  # copies of texts have names there, and something has to remove them
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     warnings.showwarning = _show_warning
-    return _told(_run)
+    try:
+        return _run()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except MemoryError:
+        what = "the system gives this process no more memory; raise the limit of the process (ulimit -v), or end others"
+        tell(what, "MemoryError", 1, sys.argv[1:])
+        return 1
+    except OSError as error:
+        return _failed(error)
 
 
 def _open_closed_streams() -> None:
@@ -113,32 +121,17 @@ def _run() -> int:
     return ended if isinstance(ended, int) else 0
 
 
-def _told(run: Callable[[], int]) -> int:
-    """The exit status of a command; errors become messages."""
-    try:
-        return run()
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except MemoryError:
-        what = "the system gives this process no more memory; raise the limit of the process (ulimit -v), or end others"
-        tell(what, "MemoryError", 1, sys.argv[1:])
-        return 1
-    except OSError as error:
-        return _failed(error)
-
-
 def _failed(error: OSError) -> int:
     """Say what the system refused. Without a name of a file it is standard output, which is not used again."""
-    if error.errno is None:  # raised by a library, such as the one that looks for the shell of --install-completion
-        reason = str(error) or "the shell that runs edgekv is unknown; use bash, zsh, fish or PowerShell"
-        tell(reason, "OSError", 1, sys.argv[1:])
-        return 1
     reason = error.strerror or str(error)
-    if error.filename is not None:
-        what = f"{str(error.filename)!r}: {reason}; check the path and its permissions"
-        tell(what, "OSError", 1, sys.argv[1:])
+    if error.errno is None:  # raised by a library, such as the one that looks for the shell of --install-completion
+        reason = reason or "the shell that runs edgekv is unknown; use bash, zsh, fish or PowerShell"
+    elif error.filename is not None:
+        reason = f"{str(error.filename)!r}: {reason}; check the path and its permissions"
+    else:
+        with contextlib.suppress(OSError, ValueError):  # the flush at the exit would fail again
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"edgekv: standard output cannot be written: {reason}; send it to a disk with room", file=sys.stderr)
         return 1
-    with contextlib.suppress(OSError, ValueError):  # the flush at the exit would fail again
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    print(f"edgekv: standard output cannot be written: {reason}; send it to a disk with room", file=sys.stderr)
+    tell(reason, "OSError", 1, sys.argv[1:])
     return 1
