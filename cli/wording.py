@@ -7,7 +7,6 @@ are in use.
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import re
@@ -20,8 +19,8 @@ import click
 from .command_table import Imported
 from .settings import settings_path
 
-# arguments whose option has another name
-_ARGUMENTS = {"temperature": "--temp"}
+# arguments whose option has another name: that of the option
+_ARGUMENTS = {"temperature": "temp"}
 
 
 class Source(NamedTuple):
@@ -93,7 +92,8 @@ def worded(message: str, command: click.Command | None = None) -> str:
         if context is None:
             return message
         command = context.find_root().command
-    options, pattern = _options_and_pattern(command)
+    options = _options(command)
+    options |= {name: options[yes] for name, yes in _ARGUMENTS.items() if yes in options}
 
     def spelled(found: re.Match[str]) -> str:
         name, truth, bare = found.groups()
@@ -104,28 +104,22 @@ def worded(message: str, command: click.Command | None = None) -> str:
         yes, no = options[name]
         return f"{yes} " if truth is None else yes if truth == "True" else no
 
-    return pattern.sub(spelled, message)
-
-
-@functools.lru_cache(maxsize=1)
-def _options_and_pattern(command: click.Command) -> tuple[dict[str, tuple[str, str]], re.Pattern[str]]:
-    """Return the options of a command line by argument, each with what says no to it; and what finds arguments."""
-    options: dict[str, tuple[str, str]] = {}
-
-    def collect(command: click.Command) -> None:
-        for option in command.params:
-            if isinstance(option, click.Option):
-                yes, no = option.opts[-1], (option.secondary_opts or [f"no {option.opts[-1]}"])[-1]
-                for name in (option.name or "", yes.lstrip("-").replace("-", "_")):
-                    options.setdefault(name, (yes, no))
-        inner = getattr(command, "commands", {})
-        for it in (inner.data if isinstance(inner, Imported) else inner).values():
-            collect(it)
-
-    collect(command)
-    options |= {name: options[yes.lstrip("-")] for name, yes in _ARGUMENTS.items() if yes.lstrip("-") in options}
     names = sorted(options, key=len, reverse=True)
     policy = r"\w\([^()]*\)"  # its own options stay as they are
     with_value = rf"({'|'.join(names)})=(?:(True|False)\b)?"
     bare = rf"({'|'.join(name for name in names if '_' in name)})\b(?![=.])"  # no English word has an underscore
-    return options, re.compile(rf"{policy}|(?<![\w./-])(?:{with_value}|{bare})")
+    return re.sub(rf"{policy}|(?<![\w./-])(?:{with_value}|{bare})", spelled, message)
+
+
+def _options(command: click.Command) -> dict[str, tuple[str, str]]:
+    """Return the options of a command and of those in it that are in use, by argument, each with what says no to it."""
+    found: dict[str, tuple[str, str]] = {}
+    for option in command.params:
+        if isinstance(option, click.Option):
+            yes, no = option.opts[-1], (option.secondary_opts or [f"no {option.opts[-1]}"])[-1]
+            for name in (option.name or "", yes.lstrip("-").replace("-", "_")):
+                found.setdefault(name, (yes, no))
+    inner = getattr(command, "commands", {})
+    for it in (inner.data if isinstance(inner, Imported) else inner).values():
+        found = _options(it) | found
+    return found
