@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from edgekv.engine.block_loop import BlockLoop
 from edgekv.engine.loaded_model import LoadedModel
-from edgekv.errors import ConfigError, PromptLengthError
-from edgekv.generation.prefill import Prefill
-from edgekv.generation.request import GenerationRequest, ProgressCallback, RewindRequest
+from edgekv.engine.memory_guard import MemoryGuard
+from edgekv.errors import CeilingExceededError, ConfigError, PromptLengthError
+from edgekv.generation.request import GenerationRequest, Progress, ProgressCallback, RewindRequest
 from edgekv.generation.stats import Stats
 from edgekv.prompt.text import Prompt
 from edgekv.prompt.turns import BEGINNINGS, NO_PROBE, STATES, Kind, Probe, Turns
@@ -205,17 +208,15 @@ class PromptReader:
         observe: called with each token before it is fed (`BlockLoop.read`)
         """
         state = self._state
-        reading = Prefill(state.block_loop, self._loaded.guard, self._cancelled, stats, progress)
+        reading = Prefill(state.block_loop, self._loaded.guard, self._cancelled, stats, progress, observe)
         state.read(STATES[kind], known)
         coming = self._to_their_end(tokens, kind)
         for key, paused in pauses:
-            reading.read(
-                itertools.islice(coming, key.n_past - state.n_past), paused, want_logits=False, observe=observe
-            )
+            reading.read(itertools.islice(coming, key.n_past - state.n_past), paused, want_logits=False)
             if not reading.may_reply():
                 return False
             self._beginnings.keep(key, state.turns, state.block_loop)
-        reading.read(coming, probe, want_logits=kind not in BEGINNINGS, observe=observe)
+        reading.read(coming, probe, want_logits=kind not in BEGINNINGS)
         return reading.may_reply()
 
     def _marker(self, kind: Kind, first: int, *, known: int = 0) -> Callable[[int, str], None]:
@@ -245,3 +246,58 @@ class PromptReader:
         if state.history is not None and afterwards != "open":
             note = state.history.log.announce if n > first else state.history.log.mark
             note(n, "assistant", afterwards)
+
+
+@dataclass
+class Prefill:
+    """Reads the prompt of one reply until all is read, it is cancelled, or the process is found over its ceiling.
+
+    stats: has the number of prompt tokens, and takes the number of tokens read and the time
+    observe: called with each token before it is fed (`BlockLoop.read`)
+    """
+
+    block_loop: BlockLoop
+    guard: MemoryGuard
+    cancelled: threading.Event
+    stats: Stats
+    progress: ProgressCallback | None
+    observe: Callable[[int], None] | None
+    n_read: int = 0
+    exceeded: CeilingExceededError | None = None
+
+    def read(self, tokens: Iterable[int], probe: Probe, *, want_logits: bool) -> None:
+        """Read block by block, a whole prompt or its next part. Tokens that were read stay in the cells."""
+        block_loop, stats = self.block_loop, self.stats
+        block_loop.repositioning.expect(stats.prompt_tokens - self.n_read)
+        started = time.perf_counter()
+        try:
+            block_loop.read(
+                tokens,
+                self._after_ubatch,
+                probe.tokens,
+                part_ends=probe.part_ends,
+                want_logits=want_logits,
+                observe=self.observe,
+            )
+        finally:
+            stats.prefill_s += time.perf_counter() - started
+            stats.read_tokens = self.n_read
+
+    def may_reply(self) -> bool:
+        """Return True if nothing ended the reading. Raises CeilingExceededError if the ceiling ended it."""
+        if self.exceeded is not None:
+            self.stats.finish_reason = "ceiling"
+            raise self.exceeded
+        if self.cancelled.is_set():
+            self.stats.finish_reason = "cancelled"
+            return False
+        return True
+
+    def _after_ubatch(self, n_tokens: int) -> bool:
+        """Count the tokens read, and report the progress; returns True to read on."""
+        self.n_read += n_tokens
+        if self.progress is not None:
+            total, n_cells = self.stats.prompt_tokens, self.block_loop.cache.n_cells
+            self.progress(Progress(self.n_read, total, n_cells, self.block_loop.budget))
+        self.exceeded = self.guard.check()
+        return self.exceeded is None and not self.cancelled.is_set()
