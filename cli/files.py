@@ -42,17 +42,19 @@ class FilesCommand(typer.core.TyperCommand):
 
 
 def with_flags(words: Sequence[str]) -> Iterator[str]:
-    """Yield words with -f before each file that follows a file of -f."""
+    """Yield words with -f before each file that follows a file of -f. Raises InputError for a file without a name."""
     names_file = follows = False
     for i, word in enumerate(words):
         if word == "--":
             yield from words[i:]
             return
+        if (names_file and not word) or word == "--file=":  # it would mean the folder that one is in
+            raise edgekv.InputError("-f is given an empty name; name a file, or leave -f out")
         if names_file:
             names_file, follows = False, True
         elif word in FLAGS:
             names_file, follows = True, False
-        elif follows and not word.startswith("-") and Path(word).expanduser().exists():
+        elif follows and word and not word.startswith("-") and Path(word).expanduser().exists():
             yield FLAGS[0]
         else:
             follows = False

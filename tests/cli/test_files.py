@@ -94,6 +94,14 @@ def test_several_words_after_one_f(words, flags):
 
 
 @pytest.mark.usefixtures("folder")
+def test_an_empty_word_is_no_folder(model):
+    """A variable of a shell that is not set: the folder that one is in must not be read in its place."""
+    told = run_here("ask", "-m", model, *SMALL, "-f", "", "What?").stderr
+    assert told == "edgekv: -f is given an empty name; name a file, or leave -f out\n"
+    assert list(with_flags(["-f", "a.txt", ""])) == ["-f", "a.txt", ""]
+
+
+@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(
     ("line", "found"),
     [
