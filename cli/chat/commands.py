@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 import edgekv
 from edgekv.cli.files import as_text, found_files, paths_in
@@ -52,7 +51,9 @@ def help_text(several_lines: str) -> str:
 
 def _read(chat: Chat, names: str) -> None:
     paths = [path for named in paths_in(names) for path in (found_files([named]) if not named.is_dir() else [named])]
-    for path in paths or [Path("nothing")]:
+    if not paths:
+        raise edgekv.InputError("nothing is named; write /read and the paths of text files")
+    for path in paths:
         if not path.is_file():
             what = "is a folder; begin the chat with -f, or name files" if path.is_dir() else "is not a file"
             raise edgekv.InputError(f"{str(path)!r} {what}; write /read and the paths of text files")

@@ -104,7 +104,7 @@ def test_chat_answers_line_by_line(model, book):
     assert result.returncode == 0, result.stderr
     assert result.stderr.count("tok/s") == 4  # two footers, two speeds each
     assert "goes with your next message" in result.stderr
-    assert "'nothing' is not a file" in result.stderr
+    assert "nothing is named; write /read and the paths of text files" in result.stderr
 
 
 def test_plan_and_models(model):
