@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import glob
 import os
+import re
 import select
 import shlex
 import stat
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import click
 import typer.core
@@ -171,6 +172,13 @@ def _walked(folder: Path) -> Iterator[Path]:
 
     specs: dict[Path, GitIgnoreSpec] = {}
 
+    def patterns(line: str) -> Sequence[Any]:
+        """Return the pattern of a line; none if it is no valid one, which git ignores, too."""
+        try:
+            return GitIgnoreSpec.from_lines([line]).patterns
+        except (ValueError, re.error):
+            return ()
+
     def is_ignored(path: Path, *, is_folder: bool) -> bool:
         """Return True if a .gitignore above names the path; the nearest one that speaks of it decides."""
         for above in path.parents:
@@ -185,9 +193,9 @@ def _walked(folder: Path) -> Iterator[Path]:
     n_found = 0
     for at, folders, names in os.walk(folder):
         here = Path(at)
-        if ".gitignore" in names:
-            lines = (here / ".gitignore").read_text(encoding="utf-8", errors="replace").splitlines()
-            specs[here] = GitIgnoreSpec.from_lines(lines)
+        if (ignoring := here / ".gitignore").is_file():
+            lines = ignoring.read_text(encoding="utf-8", errors="replace").splitlines()
+            specs[here] = GitIgnoreSpec(pattern for line in lines for pattern in patterns(line))
         folders[:] = sorted(it for it in folders if it[:1] != "." and not is_ignored(here / it, is_folder=True))
         for name in sorted(names):
             path = here / name

@@ -99,11 +99,12 @@ def test_a_seed_makes_an_answer_reproducible(model):
 
 
 def test_chat_answers_line_by_line(model, book):
-    lines = f"Hello\n/read {book}\nWhat?\n/read nothing\n\n/help\n/exit\nnever\n"
+    lines = f"Hello\n/read {book}\nWhat?\n/read nothing\n/read\n\n/help\n/exit\nnever\n"
     result = run_here("chat", "-m", model, *SMALL, "--max-tokens", 10, "--temp", "0", stdin=lines)
     assert result.returncode == 0, result.stderr
     assert result.stderr.count("tok/s") == 4  # two footers, two speeds each
     assert "goes with your next message" in result.stderr
+    assert "'nothing' is not a file" in result.stderr
     assert "nothing is named; write /read and the paths of text files" in result.stderr
 
 

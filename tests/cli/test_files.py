@@ -54,6 +54,15 @@ def test_a_folder_is_its_texts(capsys):
 
 
 @pytest.mark.usefixtures("folder")
+def test_lines_of_gitignore_that_are_no_patterns_ignore_nothing():
+    with Path("src/.gitignore").open("a") as file:
+        file.write("!\n[z-a]\nsub/m\\\n")
+    Path("src/sub/.gitignore").unlink()
+    Path("src/sub/.gitignore").symlink_to("nowhere")
+    assert names("src") == ["src/README.md", "src/kept.log", "src/sub/m.py", "src/sub/own.py"]
+
+
+@pytest.mark.usefixtures("folder")
 def test_a_pattern_is_what_it_matches():
     assert names("*.txt") == ["a.txt", "b c.txt"]
     assert names("src/**/*.py") == ["src/empty.py", "src/sub/m.py", "src/sub/own.py"]  # named, and so not ignored
