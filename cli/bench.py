@@ -61,6 +61,7 @@ def bench(
 
     if pictures is not None:
         needed("matplotlib", "eval")  # rather now than when everything is measured
+        pictures.mkdir(parents=True, exist_ok=True)
     path = find_model(model)
     shared = {"model": str(path), "kv_type": kv_type, "n_generate": generate, "threads": threads}
     groups = grouped(policies=policies, budgets=budgets, blocks=blocks, lengths=lengths, **shared)

@@ -183,6 +183,8 @@ def _run(
     names = list(dict.fromkeys(case.setting.name for case in cases if not case.setting.is_full))
     if baseline is not None and baseline not in names:
         raise ConfigError(f"baseline={baseline!r} is not measured; possible: {', '.join(names)}")
+    if pictures is not None:
+        pictures.mkdir(parents=True, exist_ok=True)  # rather now than when everything is measured
     stopped = False
     with Results(results) as store:
         try:

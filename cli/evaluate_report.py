@@ -49,8 +49,7 @@ def as_json(measured: Measured, baseline: str | None) -> str:
 
 
 def draw(measured: Measured, folder: Path) -> list[Path]:
-    """The pictures of each task; returns the files."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Draw the pictures of each task into a folder; returns the files."""
     return [path for name, part in by_task(measured) for path in TASKS[name].draw(part, folder)]
 
 

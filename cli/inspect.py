@@ -59,6 +59,8 @@ def inspect(
         if question is None and not files:
             raise edgekv.InputError("there is nothing to inspect; give a text file (-f FILE), a question, or both")
         cells_are_here(runtime["rpc"])
+        if pictures is not None:
+            pictures.mkdir(parents=True, exist_ok=True)  # rather now than when everything is read
         stack.callback(reserve(REPORT_BYTES))
         rt = stack.enter_context(opened(runtime))
         progress = stack.enter_context(reading_bar())

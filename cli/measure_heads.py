@@ -75,7 +75,7 @@ def heads(
         out = path_beside(path)
         if not os.access(out.parent, os.W_OK):
             out = writable_path_in_cache(path)
-    elif not os.access(out.parent, os.W_OK):  # said before it is measured
+    elif out.is_dir() or not os.access(out.parent, os.W_OK):  # said before it is measured
         raise edgekv.ConfigError(f"out={str(out)!r} cannot be written; name a file in another folder")
     found = measure(
         path,

@@ -124,6 +124,14 @@ def test_nothing_measured_at_all_is_a_failure(bench, monkeypatch):
     ]
 
 
+def test_pictures_that_have_no_folder_are_refused_before_anything_is_measured(bench, measured, tmp_path):
+    pytest.importorskip("matplotlib")
+    (tmp_path / "file").write_text("")
+    status, output, errors = bench("--pictures", tmp_path / "file")
+    assert (status, output, measured) == (1, "", [])
+    assert "file': File exists; check the path" in errors
+
+
 def test_a_book_and_pictures(bench, measured, tmp_path):
     pytest.importorskip("matplotlib")
     book = tmp_path / "book.txt"
