@@ -193,6 +193,13 @@ async def test_log_probabilities_of_a_text(client):
         ({"messages": [{"role": "assistant"}]}, "missing_required_parameter", "content"),
         ({"stop": ["x"] * 17}, "invalid_value", "at most 16"),
         ({"stop": [""]}, "invalid_value", "at least 1 character"),
+        ({"messages": [{"role": "user", "content": [{"text": "x"}]}]}, "missing_required_parameter",
+         "messages.0.content.0.type: Field required messages.0.content.0.type"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]}, "invalid_value",
+         "messages.0.content.0.text: Input should be a valid string"),
+        ({"messages": [{"role": "user", "content": 5}]}, "invalid_value", "string messages.0.content"),
+        ({"edgekv": {"focus": []}}, "invalid_value", "edgekv.focus: List should have at least 1 item"),
+        ({"edgekv": {"focus": 5}}, "invalid_value", "input edgekv.focus"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_had_is_refused(ask, body, code, message):

@@ -45,7 +45,7 @@ def _has_too_many_values(raw: bytes | bytearray) -> bool:
 
 def _refusal(error: ValidationError) -> ApiError:
     """Return the error for the first thing that is wrong. It does not repeat what the client sent."""
-    first = _first(list(map(dict, error.errors(include_url=False, include_context=False, include_input=False))))
+    first = _closest(list(map(dict, error.errors(include_url=False, include_context=False, include_input=False))))[0]
     if first["type"] == "json_invalid":
         why = first["msg"]
         if "hex escape" in why:  # JSON can write one, and no text can hold it
@@ -56,16 +56,24 @@ def _refusal(error: ValidationError) -> ApiError:
     return ApiError(400, code, f"{param or 'the body'}: {first['msg']}", param=param)
 
 
-def _first(errors: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the first error. Of a field that takes several types it is the one of the type that the value has."""
-    first = errors[0]
-    if not first["loc"] or _is_field(first["loc"][-1]):
-        return first
-    field = first["loc"][:-1]
-    of_field = (each for each in errors if each["loc"][: len(field)] == field)
-    return next((each for each in of_field if not each["type"].endswith("_type")), first)
+def _closest(errors: list[dict[str, Any]], depth: int = 0) -> list[dict[str, Any]]:
+    """Return the errors, and where a field takes several types those of the type that its value comes closest to.
+
+    depth: parts of the locations that all errors have in common
+    """
+    location = errors[0]["loc"]
+    at = next((i for i in range(depth, len(location)) if not _is_field(location[i])), None)
+    if at is None:
+        return errors
+    of_types: dict[str, list[dict[str, Any]]] = {}
+    for error in errors:
+        if error["loc"][:at] == location[:at]:
+            of_types.setdefault(error["loc"][at], []).append(error)
+    closest = [_closest(found, at + 1) for found in of_types.values()]
+    near = [found for found in closest if any(map(_is_field, found[0]["loc"][at:])) or found[0]["type"][-5:] != "_type"]
+    return min(near or closest, key=len)
 
 
 def _is_field(part: int | str) -> bool:
     """Return True if a part of a location is a field or an index, and not the name of one of several types."""
-    return isinstance(part, int) or part.isidentifier()
+    return isinstance(part, int) or (part.isidentifier() and part not in ("bool", "float", "int", "str"))
