@@ -83,6 +83,8 @@ class TextParser(HTMLParser):
             return
         if tag == "pre":
             self._preformatted = max(0, self._preformatted - 1)
+        elif tag == "li" or tag in _HEADINGS:
+            self._prefix = ""  # it may have no text, such as a heading that is a picture
         self._break(tag)
 
     def handle_data(self, data: str) -> None:

@@ -106,6 +106,11 @@ def test_html_is_text_without_scripts(text_of):
     )
 
 
+def test_headings_and_items_without_text_mark_nothing(text_of):
+    page = b"<h1><img src=a.png></h1><p>One</p><ul><li><img src=b.png></li></ul><p>Two</p><ul><li><p>3</p></li></ul>"
+    assert text_of("page.html", page) == "One\n\nTwo\n\n- 3"
+
+
 def test_every_end_of_a_line_in_html_is_one(text_of):
     assert text_of("page.html", b"<pre>one\rtwo\r\nthree\nfour</pre>") == "one\ntwo\nthree\nfour"
 
