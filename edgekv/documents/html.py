@@ -29,6 +29,7 @@ _PARAGRAPHS = frozenset(_HEADINGS).union(
 )
 _LINES = {"br", "caption", "dd", "div", "dt", "figcaption", "li", "option", "tr"}
 _CELLS = {"td", "th"}
+_ROWS = {"tr", "table"}
 _GAPS = ("", " ", "\t", "\n", "\n\n")  # what stands between two texts; the widest wins
 
 
@@ -43,6 +44,7 @@ class TextParser(HTMLParser):
         self._begun = False
         self._skipped: list[str] = []  # open elements whose text is left out
         self._preformatted = 0
+        self._cells = 0  # cells of the open row that have begun since the last text
 
     def take(self) -> str:
         """Return the text since the last call."""
@@ -63,6 +65,7 @@ class TextParser(HTMLParser):
             self._prefix = "- "
         elif tag in _CELLS:
             self._widen("\t")
+            self._cells += 1
         elif tag in _HEADINGS:
             self._prefix = _HEADINGS[tag]
         given = dict(attrs)
@@ -110,10 +113,13 @@ class TextParser(HTMLParser):
             self._widen("\n\n")
         elif tag in _LINES:
             self._widen("\n")
+        if tag in _ROWS:
+            self._cells = 0
 
     def _put(self, text: str) -> None:
-        self._pieces += [_GAPS[self._gap] if self._begun else "", self._prefix, text]
-        self._gap, self._prefix, self._begun = 0, "", True
+        empty_cells = "\t" * (self._cells - 1)
+        self._pieces += [_GAPS[self._gap] if self._begun else "", empty_cells, self._prefix, text]
+        self._gap, self._cells, self._prefix, self._begun = 0, 0, "", True
 
     def _mark(self, page: str) -> None:
         """Note where a page of the printed book begins."""

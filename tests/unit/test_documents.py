@@ -111,6 +111,12 @@ def test_headings_and_items_without_text_mark_nothing(text_of):
     assert text_of("page.html", page) == "One\n\nTwo\n\n- 3"
 
 
+def test_empty_cells_of_html_keep_their_columns(text_of):
+    rows = "<tr><th></th><th>May</th><th>June</th><tr><td>sold<td><td>3</tr><tr><td></td><td></td></tr>"
+    page = f"<p>Sales<table>{rows}<tr><td>lost<td>1<td></td><td></td></tr></table><p>End"
+    assert text_of("page.html", page.encode()) == "Sales\n\n\tMay\tJune\nsold\t\t3\nlost\t1\n\nEnd"
+
+
 def test_every_end_of_a_line_in_html_is_one(text_of):
     assert text_of("page.html", b"<pre>one\rtwo\r\nthree\nfour</pre>") == "one\ntwo\nthree\nfour"
 
