@@ -39,7 +39,10 @@ class Documents:
         file = self._allowed(path)
         name = name or _name_of(file)
         if path_of(name).is_file() and not again:
-            return f"{name!r} was read before; ask_document asks about it, and again=true reads it anew"
+            return (
+                f"{name!r} was read before; ask_document asks about it. If that was another file, name= keeps both; if "
+                "the file has changed, again=true reads it anew"
+            )
         if path_of(name).is_file():
             if not holds_only_text(path_of(name)):
                 raise edgekv.ConfigError(f"{name!r} is a chat, which stays; give another name")
