@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,11 @@ from edgekv.models.catalog import known_as
 from edgekv.models.head_shares import has_shares
 from edgekv.options import DEFAULT_POLICY, DIVIDED_POLICY, KV_TYPES, UNTURNED_POLICY, Options
 
+from .budget_search import BudgetSearch
 from .default_memory import is_bundled, most_default_bytes
 from .estimate import Estimator, cache_params_of
 from .plan import Plan
-from .swap_bytes import swap_obstacle
+from .swap_bytes import swap_spare_bytes
 
 # The planner chooses these if they are None or not named, as it does a budget of None.
 OPEN = ("memory", "policy", "block", "kv_type", "repack", "resident", "gpu_layers", "tensor_split")
@@ -105,7 +107,7 @@ def choose(estimates: Estimator, request: Request) -> Plan | None:
     Raises ConfigError if the model cannot have what the user named; other settings that it cannot have do not fit.
     """
     repack = -1 if request.repacks else int(request.options.repack)
-    plan = _chosen(estimates, request, repack, _fits)
+    plan = _chosen(estimates, request, repack, _spare_bytes)
     if plan is not None and plan.repack and not plan.parts.repacking and not request.options.repack:
         return replace(
             plan, repack=False, mmap=request.options.maps_weights and not plan.n_streamed
@@ -119,16 +121,16 @@ def largest(estimates: Estimator, request: Request) -> Plan | None:
     Raises ConfigError if the model cannot have what the user named.
     """
     repack = -1 if request.repacks else int(request.options.repack)
-    return _chosen(estimates, request, repack, _fits, largest=True)
+    return _chosen(estimates, request, repack, _spare_bytes, largest=True)
 
 
 def smallest_plans(estimates: Estimator, request: Request) -> list[Plan]:
     """Return the plans of all possible settings, with the given budget, or else the smallest one."""
     tried = []
 
-    def note(plan: Plan, _: Options) -> bool:
+    def note(plan: Plan, _: Options) -> int:
         tried.append(plan)
-        return False
+        return -1
 
     _chosen(estimates, request, int(request.options.repack), note)
     return tried
@@ -138,29 +140,40 @@ def _chosen(
     estimates: Estimator,
     request: Request,
     repack: int,
-    fits: Callable[[Plan, Options], bool],
+    spare: Callable[[Plan, Options], int],
     *,
     largest: bool = False,
 ) -> Plan | None:
-    """Return the plan of the first setting in the order of preference that `fits`, or of the largest budget."""
+    """Return the plan of the first setting in the order of preference that fits, or of the largest budget.
+
+    spare: the bytes that a plan leaves; negative = it does not fit
+    """
+    choice = _choice(request, estimates.n_ctx_train, repack, estimates.n_layers)
+    searches: dict[Options, BudgetSearch] = {}  # key: options without a budget
 
     def options_of(setting: structs.Setting) -> Options:
         return replace(
             request.options,
-            budget=setting.budget,
+            budget=None,
             block=setting.block,
             kv_type=KV_NAMES[setting.kv_type],
             repack=bool(setting.repack),
             resident=1 - setting.n_streamed / estimates.n_layers if setting.n_streamed else request.options.resident,
         )
 
+    def spare_of(options: Options, budget: int) -> int:
+        options = replace(options, budget=budget)
+        return spare(estimates.plan(options), options)
+
     def answer(setting: structs.Setting) -> bool:
         options = options_of(setting)
-        return fits(estimates.plan(options), options)
+        if options not in searches:
+            most = library.load().edgekv_plan_most_cells(ctypes.byref(choice), setting.block)
+            searches[options] = BudgetSearch(partial(spare_of, options), most)
+        return searches[options].fits(setting.budget)
 
-    choice = _choice(request, estimates.n_ctx_train, repack, estimates.n_layers)
     chosen = choose_setting(choice, answer, largest=largest)
-    return None if chosen is None else estimates.plan(options_of(chosen))
+    return None if chosen is None else estimates.plan(replace(options_of(chosen), budget=chosen.budget))
 
 
 def choose_setting(
@@ -195,8 +208,9 @@ def choose_setting(
     return chosen
 
 
-def _fits(plan: Plan, options: Options) -> bool:
-    return plan.fits and not swap_obstacle(plan, options)
+def _spare_bytes(plan: Plan, options: Options) -> int:
+    of_swap = swap_spare_bytes(plan, options)
+    return plan.spare_bytes if of_swap is None else min(plan.spare_bytes, of_swap)
 
 
 def _choice(request: Request, n_ctx_train: int, repack: int, n_layers: int = 0) -> structs.Choice:

@@ -109,9 +109,15 @@ class Plan:
         return sum(share.excess_bytes for share in self.devices)
 
     @property
+    def spare_bytes(self) -> int:
+        """Bytes that are left under the tightest ceiling, of the process or of a device; negative if it is over."""
+        devices = [s.allowed_bytes - s.total for s in self.devices if s.allowed_bytes is not None]
+        return min([self.ceiling_bytes - self.peak_bytes, *devices])
+
+    @property
     def fits(self) -> bool:
         """Return True if the plan fits all ceilings."""
-        return not self.excess_bytes and not self.device_excess_bytes
+        return self.spare_bytes >= 0
 
     @classmethod
     def of(cls, options: Options, **estimated: Any) -> Plan:

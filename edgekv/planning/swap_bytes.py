@@ -38,21 +38,28 @@ def planned_swap_bytes(options: Options, numbers_bytes: int) -> int:
     return (options.swap_memory_bytes or 0) + on_the_way
 
 
+def swap_spare_bytes(plan: Plan, options: Options) -> int | None:
+    """Return the bytes that the named swap space leaves if two sessions take turns; negative = they cannot.
+
+    None = no limit was named.
+    """
+    if options.swaps_to_disk:
+        return None if options.swap_dir_bytes is None else options.swap_dir_bytes - plan.session_bytes
+    return options.swap_memory_bytes - 2 * plan.session_bytes if options.swap_memory_bytes else None
+
+
 def swap_obstacle(plan: Plan, options: Options) -> str:
     """Return why two sessions cannot take turns in the swap space that was named for them; "" = they can."""
-    session = f"session of {plan.budget_cells} cells"
-    size, named = format_size(plan.session_bytes), options.swap_memory_bytes
+    if (swap_spare_bytes(plan, options) or 0) >= 0:
+        return ""
+    session, size = f"session of {plan.budget_cells} cells", format_size(plan.session_bytes)
     if options.swaps_to_disk:
-        cap = options.swap_dir_bytes
-        if cap is not None and cap < plan.session_bytes:
-            return (
-                f"swap_bytes={format_size(cap)} does not hold a {session}, which takes {size}; raise swap_bytes to "
-                f"{-(-plan.session_bytes // MIB)}MiB, or lower the budget"
-            )
-    elif named and named < 2 * plan.session_bytes:
         return (
-            f"swap_memory={format_size(named)} does not hold two of a {session}, of which each takes {size}, as a "
-            f"switch from one to the other needs; raise swap_memory to {-(-2 * plan.session_bytes // MIB)}MiB, lower "
-            "the budget, or raise swap_bytes"
+            f"swap_bytes={format_size(options.swap_dir_bytes or 0)} does not hold a {session}, which takes {size}; "
+            f"raise swap_bytes to {-(-plan.session_bytes // MIB)}MiB, or lower the budget"
         )
-    return ""
+    return (
+        f"swap_memory={format_size(options.swap_memory_bytes or 0)} does not hold two of a {session}, of which each "
+        f"takes {size}, as a switch from one to the other needs; raise swap_memory to "
+        f"{-(-2 * plan.session_bytes // MIB)}MiB, lower the budget, or raise swap_bytes"
+    )
