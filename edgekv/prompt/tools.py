@@ -19,6 +19,17 @@ CHOICES = ("auto", "none", "required")
 _NAME = re.compile(r"[a-zA-Z0-9_.:/-]{1,128}")  # MCP servers have dots and slashes
 
 
+def _integer(digits: str) -> int | str:
+    """Return an integer, or its digits if Python makes no integer of so many."""
+    try:
+        return int(digits)
+    except ValueError:
+        return digits
+
+
+_DECODER = json.JSONDecoder(parse_int=_integer)
+
+
 @dataclass(frozen=True, slots=True)
 class Tool:
     """A function that the model may call. parameters: a JSON schema of its arguments, as JSON"""
@@ -124,7 +135,7 @@ def calls_of(given: Sequence[Any]) -> tuple[ToolCall, ...]:
         if isinstance(arguments, Mapping):
             arguments = json.dumps(arguments, ensure_ascii=False)
         try:
-            json.loads(arguments if isinstance(arguments, str) else "")
+            _DECODER.decode(arguments if isinstance(arguments, str) else "")
         except (ValueError, RecursionError):
             name = None
         if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -195,7 +206,7 @@ class CallFormat:
         before, calls = text[: self.n_before_calls(text)], self.parsed(text)
         if text != before + self.written(calls):
             return text  # the text has no calls, or one that was cut off
-        plain = [ToolCall(it.name, json.dumps(json.loads(it.arguments), sort_keys=True)) for it in calls]
+        plain = [ToolCall(it.name, json.dumps(_DECODER.decode(it.arguments), sort_keys=True)) for it in calls]
         return before + self.written(plain)
 
     def n_before_calls(self, text: str) -> int:
@@ -212,7 +223,7 @@ class CallFormat:
         if name is None or not text.startswith(head := self._head(name[1])):
             return None
         try:
-            _, end = json.JSONDecoder().raw_decode(text, len(head))
+            _, end = _DECODER.raw_decode(text, len(head))
         except (ValueError, RecursionError):
             return None
         return ToolCall(name[1], text[len(head) : end]) if text.startswith("}", end) else None

@@ -140,6 +140,14 @@ def test_calls_that_are_written_anew_are_alike(form):
         assert form.alike(text) == text
 
 
+def test_a_call_may_have_a_number_of_more_digits_than_python_reads():
+    form = CallFormat()
+    call, other = (ToolCall("weather", f'{{"days": {digit * 5000}}}') for digit in "12")
+    assert form.parsed(form.written([call])) == (call,)
+    assert form.alike(form.written([call])) != form.alike(form.written([other]))
+    assert calls_of([{"function": {"name": call.name, "arguments": call.arguments}}]) == (call,)
+
+
 def test_a_text_that_only_begins_like_a_call_is_a_text():
     reader, stats = ToolCallReader(CallFormat()), Stats()
     assert "".join(reader.follow(["see <tool", "_call>"], stats)) == "see <tool_call>"
