@@ -13,7 +13,7 @@ from edgekv.binding.model import Context, Model
 from edgekv.errors import ConfigError
 from edgekv.memory import process
 from edgekv.models.head_shares import find_shares
-from edgekv.models.header import header_digest
+from edgekv.models.header import Header, header_digest
 from edgekv.options import Options
 from edgekv.planning.estimate import checked_params
 from edgekv.planning.plan import Plan
@@ -38,15 +38,17 @@ class LoadedModel:
     closed: everything was freed
     """
 
-    def __init__(self, path: Path, plan: Plan, options: Options, mark: bytes, feeder: Feeder = ALONE) -> None:
-        """feeder: decodes for the block loops"""
+    def __init__(
+        self, path: Path, header: Header, plan: Plan, options: Options, mark: bytes, feeder: Feeder = ALONE
+    ) -> None:
+        """header: that of the file, as it was planned; feeder: decodes for the block loops"""
         self.plan = plan
         self.options = options
         self.mark = mark
         self.closed = False
         self.guard = MemoryGuard(plan)
         with ExitStack() as made:
-            self.model = made.enter_context(Model(path, options))
+            self.model = made.enter_context(Model(path, options, header=header))
             check_template(self.model, options.chat_template)
             self.model_digest = header_digest(path, self.model.header)
             self._vocabulary = _vocabulary(self.model) if options.grammars else None

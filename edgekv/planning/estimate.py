@@ -42,6 +42,8 @@ class Estimator:
     """Plans of one model under any options, whether they fit or not. Close it, or use it in `with`.
 
     remotes: the devices of servers
+    header: that of the model's file, with the chat template of the options
+
     Raises ModelError for a file that cannot be used.
     """
 
@@ -49,8 +51,8 @@ class Estimator:
         library.bindings()
         warm_up()
         self._path = path
-        self._header = header_for(path, options)
-        rehearse(self._header.chat_template)
+        self.header = header_for(path, options)
+        rehearse(self.header.chat_template)
         self._remotes = remotes
         self._models: dict[bool, Model] = {}  # key: repacked or not
         self._division: object = None  # layers over devices, as these models were loaded
@@ -106,17 +108,17 @@ class Estimator:
         """
         self._graphs(options)
         of_x86 = platform.machine().lower() in ("x86_64", "amd64")
-        return of_x86 and self._drops_single_cells and not self._header.has_float_matrices
+        return of_x86 and self._drops_single_cells and not self.header.has_float_matrices
 
     @property
     def n_layers(self) -> int:
         """Layers of the model."""
-        return self._header.n_layer
+        return self.header.n_layer
 
     @property
     def layer_bytes(self) -> float:
         """Weights of a layer on average."""
-        of_layers = [tensor for tensor in self._header.tensors if tensor.name.startswith("blk.")]
+        of_layers = [tensor for tensor in self.header.tensors if tensor.name.startswith("blk.")]
         n_layers = len({tensor.name.split(".")[1] for tensor in of_layers})
         return sum(tensor.n_bytes for tensor in of_layers) / max(1, n_layers)
 
@@ -127,7 +129,7 @@ class Estimator:
             self._graph_bytes.clear()
             self._division = division
         if options.repack not in self._models:
-            self._models[options.repack] = Model(self._path, options, header=self._header, no_alloc=True)
+            self._models[options.repack] = Model(self._path, options, header=self.header, no_alloc=True)
         return self._models[options.repack]
 
     def _graphs(self, options: Options) -> int:

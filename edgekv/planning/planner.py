@@ -10,6 +10,7 @@ from pathlib import Path
 from edgekv.binding.ggml_devices import has_gpu
 from edgekv.errors import ConfigError
 from edgekv.memory.sizes import check_ceiling
+from edgekv.models.header import Header
 from edgekv.options import DEFAULT_POLICY, Options
 
 from .assign_layers import assign_layers
@@ -86,3 +87,9 @@ def make_plan(path: Path, request: Request) -> Plan:
     """Return the plan for a model file. Raises CeilingError if nothing fits."""
     with planned(path, request) as (plan, *_):
         return plan
+
+
+def plan_to_load(path: Path, request: Request) -> tuple[Plan, Header]:
+    """Return the plan for a model file, and the header to load it with. Raises CeilingError if nothing fits."""
+    with planned(path, request) as (plan, estimates, _):
+        return plan, estimates.header

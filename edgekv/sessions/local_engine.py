@@ -18,7 +18,7 @@ from edgekv.memory import process
 from edgekv.options import Options
 from edgekv.planning.choice import Request
 from edgekv.planning.plan import Plan
-from edgekv.planning.planner import make_plan
+from edgekv.planning.planner import plan_to_load
 from edgekv.prompt.template import chat_format
 
 from .cache_slots import CacheSlots
@@ -44,7 +44,7 @@ class LocalEngine(Opened):
 
     def __init__(self, path: Path, request: Request, mark: bytes | None = None) -> None:
         self.mark = new_mark() if mark is None else mark
-        self.plan = make_plan(path, request)
+        self.plan, header = plan_to_load(path, request)
         options = self.plan.resolve(request.options)
         self.turn_queue = TurnQueue(options.parallel)
         sys.audit("edgekv.runtime", self.plan)  # read by tests that measure memory (edgekv.testing)
@@ -52,7 +52,7 @@ class LocalEngine(Opened):
         with ExitStack() as made:
             swap = made.enter_context(closing(_swap_space(self.plan, options)))
             feeder = ALONE if options.parallel == 1 else Steps(self.turn_queue)
-            self.loaded = made.enter_context(closing(LoadedModel(path, self.plan, options, self.mark, feeder)))
+            self.loaded = made.enter_context(closing(LoadedModel(path, header, self.plan, options, self.mark, feeder)))
             self.slots = CacheSlots(self.loaded.block_loops, swap, partial(_at_turn, self.turn_queue))
             made.callback(self.slots.close)
             made.callback(process.hold(self.plan.peak_bytes - self.plan.parts.python))
