@@ -83,7 +83,9 @@ class Setting:
         if self.focus == TURN:
             return f"{self.policy}, in one turn"
         how = f"focus: {self.focus}"
-        return how if self.focus_policy is None else f"{how}, {self.focus_policy}"
+        if self.focus_policy is not None:
+            return f"{how}, {self.focus_policy}"
+        return f"{how}, divided" if self.policy.endswith("+heads") else how  # the policy chooses the default one
 
     @property
     def canonical(self) -> Setting:

@@ -11,6 +11,11 @@ def test_what_most_have_is_not_said():
     assert set(labels(usual).values()) == {"keydiff", "focus: general"}
 
 
+def test_even_and_divided_cells_have_names_of_their_own_with_a_focus():
+    usual = [Setting(policy=policy, focus=GENERAL) for policy in ("keydiff(rope=off)", "keydiff(rope=off)+heads")]
+    assert list(labels(usual).values()) == ["focus: general", "focus: general, divided"]
+
+
 def test_another_block_or_cache_is_another_line():
     usual = [Setting(), Setting(budget=256)]
     others = {
