@@ -116,11 +116,12 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return "".join(texts)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        sizes = [len(value) for value in (left, right) if isinstance(value, Sequence)]
-        if operator == "**" or (operator == "%" and sizes):
-            raise SecurityError(f"it calculates {operator!r} of something large")
-        if operator == "*" and sizes:
-            self._check(sizes[0], [value for value in (left, right) if isinstance(value, int)])
+        if operator != "+":
+            sizes = [len(value) for value in (left, right) if isinstance(value, Sequence)]
+            if operator == "**" or (operator == "%" and sizes):
+                raise SecurityError(f"it calculates {operator!r} of something large")
+            if operator == "*" and sizes:
+                self._check(sizes[0], [value for value in (left, right) if isinstance(value, int)])
         return self.counted(super().call_binop(context, operator, left, right))
 
     def call(self, context: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
@@ -172,10 +173,13 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         size, rest = 0, [value]
         while rest:
             it = rest.pop()
-            size += len(it) if isinstance(it, (str, bytes)) else _PART
+            is_text = isinstance(it, (str, bytes))
+            size += len(it) if is_text else _PART
             if size > self._thread.left:
                 raise _too_much()
-            if isinstance(it, Mapping):
+            if is_text:  # most values are, and to ask if one is a Mapping takes long
+                continue
+            if isinstance(it, (dict, Mapping)):
                 rest += (*it, *it.values())
             elif isinstance(it, (list, tuple, set, frozenset, KeysView, ValuesView, ItemsView)):
                 rest += it
