@@ -283,11 +283,10 @@ class Session:
         Other arguments and errors as for `chat`. Afterwards `chat` goes on with messages, and `generate` with ids.
         """
         request = request_of(history)
-        asked = question_of(request) if focus is True else None
-        question = self._question(focus, asked or "", otherwise=False) or None
+        question = self._question(focus, "", otherwise=False) or None
         request = replace(
             request,
-            question=question,
+            question=request.question if focus is True else question,
             on_overflow=on_overflow,
             shared=shared,
             shared_question=None if question is None else self._general or None,
@@ -297,7 +296,7 @@ class Session:
         )
         if request.tools is not None and (request.kind != "messages" or (request.tools.callable and request.grammar)):
             raise ConfigError("tools are called in a reply to messages, without a grammar; leave the one or the other")
-        return self._reply(request, progress)
+        return self._reply(request, progress, ends_in_question=focus is True)
 
     def prefill_prefix(
         self,
@@ -564,13 +563,24 @@ class Session:
         return self._user is not None and self._user() is not None
 
     def _reply(
-        self, request: GenerationRequest | RewindRequest, progress: ProgressCallback | None
+        self,
+        request: GenerationRequest | RewindRequest,
+        progress: ProgressCallback | None,
+        *,
+        ends_in_question: bool = False,
     ) -> Generator[str, None, None]:
-        """Return the pieces of a reply. From here on `cancel` ends it, even before its first piece is fetched."""
-        return self._said(request, progress, self._cancels)
+        """Return the pieces of a reply. From here on `cancel` ends it, even before its first piece is fetched.
+
+        ends_in_question: read with the end of the user's last message
+        """
+        return self._said(request, progress, self._cancels, ends_in_question)
 
     def _said(
-        self, request: GenerationRequest | RewindRequest, progress: ProgressCallback | None, cancels: object
+        self,
+        request: GenerationRequest | RewindRequest,
+        progress: ProgressCallback | None,
+        cancels: object,
+        ends_in_question: bool,
     ) -> Generator[str, None, None]:
         """Yield the pieces of a reply, each in its turn. Files that can be read only once are copied first.
 
@@ -582,6 +592,8 @@ class Session:
                 conversation.cancelled.set()
             if isinstance(request, GenerationRequest):
                 request = copies.enter_context(rereadable_request(request, conversation.cancelled))
+                if ends_in_question and (question := question_of(request)):
+                    request = replace(request, question=question, shared_question=self._general or None)
             ticket = copies.enter_context(self._engine.turn_queue.ticket(conversation, conversation.cancelled))
             if not ticket.enter():  # cancelled while it waited, or while a pipe was copied
                 conversation.stats = Stats(finish_reason="cancelled")

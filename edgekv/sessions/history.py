@@ -137,7 +137,10 @@ def _absolute(content: str | Path) -> str | Path:
 
 
 def question_of(request: GenerationRequest) -> str | None:
-    """Return the end of the user's last message, the question to read the others with; None = there is none."""
+    """Return the end of the user's last message, the question to read the others with; None = there is none.
+
+    request: one whose files can be read more than once (`rereadable_request`)
+    """
     if isinstance(request.question, str):
         return request.question  # a stored history has it already
     for role, content in zip(reversed(request.roles), reversed(request.content), strict=False):  # a text has no roles
@@ -147,14 +150,12 @@ def question_of(request: GenerationRequest) -> str | None:
 
 
 def _end_of(content: str | Path) -> str:
-    """Return the end of a content; "" if it is a pipe, whose text is there only once."""
     if isinstance(content, str):
         return content[-QUESTION_CHARS:]
     end = ""
-    if content.is_file():
-        with suppress(EdgeKVError), rereadable(content) as text:  # the reader raises the error
-            for piece in read_text(text):
-                end = (end + piece)[-QUESTION_CHARS:]
+    with suppress(EdgeKVError):  # the reader raises the error
+        for piece in read_text(content):
+            end = (end + piece)[-QUESTION_CHARS:]
     return end
 
 

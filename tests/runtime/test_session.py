@@ -15,8 +15,9 @@ from command import words
 
 import edgekv
 from edgekv.generation.sampler import GREEDY
+from edgekv.prompt import spool
 from edgekv.session import GENERAL_QUESTION
-from edgekv.sessions.history import question_of, request_of
+from edgekv.sessions.history import question_of, request_of, rereadable_request
 
 BUDGET, BLOCK = 64, 32
 
@@ -488,7 +489,19 @@ def test_the_question_of_a_history_is_text_in_any_encoding(tmp_path):
     file.write_text("Where is it?", encoding="utf-16")
     page.write_text("<p>Where is <b>it</b>?</p>")
     for path in (file, page):
-        assert question_of(request_of([{"role": "user", "content": path}])).strip() == "Where is it?"
+        with rereadable_request(request_of([{"role": "user", "content": path}])) as request:
+            assert question_of(request).strip() == "Where is it?"
+
+
+def test_a_document_that_is_the_question_is_converted_once(local_runtime, tmp_path, monkeypatch):
+    page, converted = tmp_path / "page.html", []
+    page.write_text(f"<p>{words(300)}</p>")
+    convert = spool._converted
+    monkeypatch.setattr(spool, "_converted", lambda *given: converted.append(given) or convert(*given))
+    with local_runtime.session(log=True) as session:
+        list(session.continue_from([{"role": "user", "content": page}], focus=True, max_tokens=3))
+        assert session.stats.probes > 0
+    assert len(converted) == 1
 
 
 def test_cancel_while_a_pipe_is_copied(session, pipe):
