@@ -132,19 +132,27 @@ def calls_of(given: Sequence[Any]) -> tuple[ToolCall, ...]:
     for call in given:
         function = call.get("function") if isinstance(call, Mapping) else None
         name, arguments = (function.get("name"), function.get("arguments")) if function else (None, None)
-        if isinstance(arguments, Mapping):
-            arguments = json.dumps(arguments, ensure_ascii=False)
         try:
+            if isinstance(arguments, Mapping):
+                arguments = json.dumps(arguments, ensure_ascii=False)
             _DECODER.decode(arguments if isinstance(arguments, str) else "")
-        except (ValueError, RecursionError):
+        except (ValueError, TypeError, RecursionError):  # TypeError: JSON has no such value
             name = None
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise InputError(
-                f"a message has the tool call {call!r}; give {{'function': {{'name': ..., 'arguments': ...}}}}, with "
-                "arguments as JSON"
+                f"a message has the tool call {_shown(call)}; give {{'function': {{'name': ..., 'arguments': ...}}}}, "
+                "with arguments as JSON"
             )
         found.append(ToolCall(name, str(arguments)))
     return tuple(found)
+
+
+def _shown(call: Any) -> str:
+    """Return a call as an error tells it."""
+    try:
+        return repr(call)
+    except (ValueError, RecursionError):  # Python writes no integer of so many digits
+        return "(too large to be told)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -464,7 +464,10 @@ def test_a_grammar_and_tools_exclude_each_other(session):
         said(session, [1, 2, 3])
 
 
-@pytest.mark.parametrize("calls", [[5], [{"function": {"name": "f", "arguments": "{"}}], [{"function": {}}]])
-def test_calls_that_are_none(calls):
+@pytest.mark.parametrize(
+    "given", [5, {"function": {"name": "f", "arguments": "{"}}, {"function": {}}, ("n", 10**5000), ("n", {1})]
+)
+def test_calls_that_are_none(given):
+    calls = [{"function": {"name": "f", "arguments": dict([given])}} if isinstance(given, tuple) else given]
     with pytest.raises(edgekv.InputError, match="tool call"):
         calls_of(calls)
