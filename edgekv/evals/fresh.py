@@ -16,8 +16,13 @@ MOST_SECONDS = 7 * 24 * 3600.0  # a process that hangs does not stay for ever
 def in_fresh_process(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
     """Run a function in a fresh process; return its result, and that process's "peak_bytes".
 
-    It and its arguments must pickle. Raises what the function raises, and WorkerError if the process is killed.
+    It and its arguments must pickle. Raises what the function raises, and WorkerError if the process is killed or
+    if there is no interpreter to start.
     """
+    if getattr(sys, "frozen", False) or not sys.executable:
+        raise WorkerError(  # no ConfigError, which would stay among the results
+            "eval and bench measure in a Python interpreter, and this program has none; use an installed edgekv"
+        )
     try:
         run = MemoryCeiling(sys.maxsize, timeout=MOST_SECONDS).run(function, *arguments)
     except FreshProcessError as error:

@@ -57,7 +57,10 @@ def look_up(name: str, ceiling_bytes: int) -> Iterator[RemoteModel]:
 
 def _ask_child(request: tuple[str, str, int]) -> RemoteModel:
     if getattr(sys, "frozen", False) or not sys.executable:
-        raise ConfigError("a remote model is looked up by a Python interpreter, and this program has none; download it")
+        raise ConfigError(
+            "a remote model is looked up by a Python interpreter, and this program has none; download its file in "
+            "another way, and name that"
+        )
     command = [sys.executable, "-c", CODE.format(path=sys.path)]
     # The child has a group of its own: Ctrl-C reaches this process alone, which ends the child.
     child = subprocess.run(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 
 import pytest
 
@@ -79,6 +80,12 @@ def test_what_is_raised_in_a_process_is_raised_here():
     with pytest.raises(edgekv.CeilingError, match="too large") as caught:
         in_fresh_process(refuse, 5)
     assert caught.value.required_bytes == 5
+
+
+def test_a_program_without_an_interpreter_says_so(monkeypatch):
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    with pytest.raises(WorkerError, match="this program has none; use an installed edgekv"):
+        in_fresh_process(refuse, 5)
 
 
 # ---- many cases ----

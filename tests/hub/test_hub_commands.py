@@ -254,6 +254,11 @@ def test_errors_come_from_the_child_as_they_are(hub):
     assert type(pickle.loads(pickle.dumps(caught.value))) is edgekv.ModelNotFoundError
 
 
+def test_a_program_without_an_interpreter_says_so(hub, monkeypatch):
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    assert "this program has none; download its file in another way" in refused(2, "pull", REPO)
+
+
 # ---- models ----
 
 

@@ -28,6 +28,7 @@ NAMES = [
     "edgekv.TokenLogprob",
     "edgekv.WorkerError",
     "edgekv.batch.batch.Batch",
+    "edgekv.cli.main.main",
     "edgekv.config",
     "edgekv.devices.devices",
     "edgekv.evals.grid.Grid",
