@@ -31,5 +31,5 @@ def mcp(
 
     if measure_heads:
         measure_at_first_use(runtime)
-    with opened(runtime) as rt:
+    with opened(runtime, goes_back=True) as rt:
         mcp_server(Documents(rt, folder or [Path.cwd()])).run("stdio")

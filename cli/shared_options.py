@@ -168,10 +168,13 @@ def with_common_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextmanager
-def opened(options: dict[str, Any]) -> Iterator[edgekv.Runtime]:
-    """The runtime that the common options ask for. A command has one session, so the cells get what swapping takes."""
+def opened(options: dict[str, Any], *, goes_back: bool = False) -> Iterator[edgekv.Runtime]:
+    """The runtime that the common options ask for. A command has one session, so the cells get what swapping takes.
+
+    goes_back: full cells are loaded again, from a checkpoint or a file, which takes what a swapped-out session does
+    """
     with loading():
-        runtime = edgekv.Runtime(**ALONE, **options)
+        runtime = edgekv.Runtime(**({} if goes_back else ALONE), **options)
     with runtime:
         if options["memory"] is None and (line := default_memory_line(runtime.plan)):
             say(line)

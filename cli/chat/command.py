@@ -97,7 +97,7 @@ def chat(
     ui = terminal_ui(runtime, completed, plain=plain, remember=history)
     with ExitStack() as stack:
         texts = [stack.enter_context(as_text(path)) for path in files]
-        rt = stack.enter_context(opened(runtime))
+        rt = stack.enter_context(opened(runtime, goes_back=True))
         owned = Ownership()
         kept = session
         if saved is not None and session is not None and saved.exists():
@@ -121,7 +121,7 @@ def chat(
         for path in files:
             say(f"{path} goes with your {'message' if message else 'first message'}")
         with talk.pastes:
-            _converse(talk, ui, lambda: stack.enter_context(opened(runtime)), message)
+            _converse(talk, ui, lambda: stack.enter_context(opened(runtime, goes_back=True)), message)
         if talk.name is not None and talk.messages:
             with contextlib.suppress(edgekv.EdgeKVError):  # it was saved after the last reply
                 talk.save(compress=True)

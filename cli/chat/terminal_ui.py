@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 import edgekv
 from edgekv.cli.render import NOTES, console_of, print_footer, say
-from edgekv.cli.shared_options import ALONE
 from edgekv.memory.sizes import MIB, format_size
 from edgekv.models import find_model
 
@@ -112,9 +111,9 @@ def _has_room(options: dict[str, Any]) -> bool:
     request = Request.of(**{name: value for name, value in options.items() if name != "model"})
     asked = request.of_model(find_model(options["model"])).options
     try:
-        plan = edgekv.plan(**ALONE, **options | {"memory": asked.ceiling_bytes - COMFORT_BYTES})
+        plan = edgekv.plan(**options | {"memory": asked.ceiling_bytes - COMFORT_BYTES})
         if plan.n_streamed or plan.policy != asked.parsed_policy.spec:
-            alone = edgekv.plan(**ALONE, **options)
+            alone = edgekv.plan(**options)
             if (plan.n_streamed and not alone.n_streamed) or plan.policy != alone.policy:
                 return False  # weights in memory are worth more than an editor
     except edgekv.CeilingError:

@@ -87,7 +87,7 @@ def resolve(path: Path, options: dict[str, Any], results: Path, *, has_results: 
     """
     file = results.with_name(results.name + SUFFIX)
     kept = _read(file, results) if has_results else None
-    named = {"swap_bytes": 0} | {name: value for name, value in options.items() if value is not None}  # one session
+    named = {name: value for name, value in options.items() if value is not None}
     if kept is not None:
         named = {name: kept[name] for name in CHOSEN if name in kept} | {"parallel": kept.get("parallel", 1)} | named
     elif "parallel" not in named:

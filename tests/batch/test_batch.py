@@ -341,6 +341,11 @@ def test_a_batch_goes_on_with_its_policy_when_a_table_of_heads_would_choose_anot
 
 
 @FAR
+def test_the_plan_has_room_for_going_back_to_a_prefix(opened):
+    with opened([chat("one", "Hello")], memory="300MiB") as batch:
+        assert edgekv.plan(batch.config.model, **batch.config.options).parts.swap > 0
+
+
 def test_what_the_planner_chose_stays(answer, opened):
     """Also where it would choose otherwise now."""
     answer([chat("one", "Hello")], budget=None, block=None, kv_type=None, memory="300MiB")

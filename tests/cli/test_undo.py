@@ -10,7 +10,8 @@ import subprocess
 from contextlib import contextmanager
 
 import pytest
-from command import COMMAND, SMALL, run_here, words
+from command import COMMAND, SMALL, run_here, run_program, words
+from wheel_environment import CHECKOUT
 
 import edgekv
 from edgekv.cli.chat.chat import Chat, Message
@@ -50,6 +51,29 @@ def test_a_retry_says_something_else(model, text_file):
     said, _ = chat(model, lines, "--temp", "0")
     assert said[1] == said[2] == said[3]
     assert "nothing can be taken back" in chat(model, "/retry\n")[1]
+
+
+def test_the_plan_of_a_chat_has_room_for_going_back(model, monkeypatch):
+    """A checkpoint of full cells is read beside them."""
+    plans, runtime_of = [], edgekv.Runtime
+
+    def noted(**options):
+        runtime = runtime_of(**options)
+        plans.append(runtime.plan)
+        return runtime
+
+    monkeypatch.setattr(edgekv, "Runtime", noted)
+    chat(model, "Hello\n")
+    assert plans[0].parts.swap > 0
+
+
+@pytest.mark.nightly
+def test_going_back_to_full_cells_stays_below_the_ceiling(default_model):
+    lines = "/read examples/oz.txt\nWho is Toto?\nAnd then?\n/undo\n/stats\n"
+    options = ("--memory", "256MiB", "--temp", "0", "--max-tokens", "20")
+    shown = run_program("chat", "-m", default_model, *options, stdin=lines, folder=CHECKOUT).stderr
+    assert "taken back: 4,1" in shown
+    assert max(map(float, re.findall(r"([\d.]+) MiB of 256\.0 MiB", shown))) <= 256, shown
 
 
 @pytest.mark.parametrize("raw", [[], ["--raw"]], ids=["told", "raw"])
