@@ -189,6 +189,7 @@ def _take(
 
 def _claim(engine: LoadedModel, n_bytes: int) -> None:
     """Raise CeilingError if there is no room for the numbers that the file holds about its cells."""
+    process.return_freed_memory()  # numbers of the last load would count beside these
     engine.guard.check_room(n_bytes, "what the file says of its cells", "")
 
 
