@@ -167,7 +167,8 @@ class LocalConversation:
         self.state.note()
         before = replace(self.state.work)
         try:
-            self._settled()
+            self._swapped_in()
+            self._remember()  # if others had the cells when the last reply ended, it has no checkpoint yet
             if isinstance(request, RewindRequest):
                 self._prompts.rewind(request, stats, progress, self._kept())
                 return

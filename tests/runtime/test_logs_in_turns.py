@@ -131,3 +131,24 @@ def test_a_checkpoint_that_a_session_rests_in_is_lost(open_runtime):
             say(lost)
         other.rewind(0)
         assert say(other) == expected
+
+
+@pytest.mark.usefixtures("talkative")
+@pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])
+def test_a_turn_that_ends_while_others_have_the_cells_has_its_checkpoint(open_runtime, isolated):
+    """The checkpoint is taken when the session has its cells again, before anything else is read."""
+    with open_runtime(isolated=isolated) as runtime:
+        sessions = [runtime.session(log=True) for _ in range(2)]
+        n_pieces = len(list(pieces_of(sessions[0], words(100))))
+        pieces = pieces_of(sessions[1], words(100))
+        for _ in range(n_pieces):
+            next(pieces)
+        say(sessions[0])
+        assert list(pieces) == []
+        n_past = sessions[1].n_past
+        before = state(sessions[1])
+        expected = say(sessions[1])
+        sessions[1].rewind(n_past)
+        assert (sessions[1].stats.reused_tokens, sessions[1].stats.read_tokens) == (n_past, 0)
+        assert state(sessions[1]) == before
+        assert say(sessions[1]) == expected
