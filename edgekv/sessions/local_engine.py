@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sys
+import weakref
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from functools import partial
@@ -58,12 +59,13 @@ class LocalEngine(Opened):
             made.callback(process.hold(self.plan.peak_bytes - self.plan.parts.python))
             self._made = made.pop_all()
         self._histories: dict[int, HistoryPrompt] = {}  # stored histories by number
+        self._states: weakref.WeakSet[SequenceState] = weakref.WeakSet()  # their files go with the engine
         self.opened()
 
     def new_conversation(self, system: str | None, logging: Logging | None = None) -> LocalConversation:
         """Begin a conversation. It takes the cells if they are free."""
         history = None if logging is None else SessionHistory(logging, self.plan)
-        state = SequenceState(self.loaded.block_loop, history)
+        state = self._new_state(history)
         conversation = LocalConversation(self.loaded, self.slots, state, system, stored=self._histories)
         with self.turn_queue.ticket(conversation) as ticket:
             if ticket.enter_if_free():
@@ -75,7 +77,7 @@ class LocalEngine(Opened):
     ) -> LocalConversation:
         """Load the conversation of a session file into the cells. keeps_log: keep the log of the file, if it has one"""
         history = load_log(path, self.loaded, Logging()) if keeps_log else None
-        state = SequenceState(self.loaded.block_loop, history)
+        state = self._new_state(history)
         replaced = instead_of.state if isinstance(instead_of, LocalConversation) else None
         try:
             system, said = self.slots.claim(state, lambda it: load_session(path, self.loaded, it), replaced)
@@ -85,6 +87,11 @@ class LocalEngine(Opened):
             state.release()
             self.slots.release_later(state)
             raise
+
+    def _new_state(self, history: SessionHistory | None) -> SequenceState:
+        state = SequenceState(self.loaded.block_loop, history)
+        self._states.add(state)
+        return state
 
     def tokenize(self, text: str, begin: bool, special: bool) -> list[int]:
         """Return the tokens of a text.
@@ -136,11 +143,15 @@ class LocalEngine(Opened):
         self.slots.reap()
 
     def close(self) -> None:
-        """End all calls under way, and free the model and its cells."""
+        """End all calls under way, free the model and its cells, and remove the files of all conversations."""
         self.turn_queue.close()
         if not self.closed:
             self.closed = True
             self._made.close()
+            for state in self._states:
+                state.release()
+            for history in self._histories.values():
+                history.close()
 
 
 def _at_turn(queue: TurnQueue) -> set[object]:

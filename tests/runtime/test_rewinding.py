@@ -634,6 +634,29 @@ def test_files_go_with_the_session(open_runtime, tmp_path):
         rt.session(log=tmp_path / "absent")
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /proc/self/fd")
+def test_files_go_with_the_runtime(open_runtime, tmp_path):
+    """Also while its sessions are not closed or dropped, have no cells, or are in the midst of a reply."""
+
+    def n_open():
+        links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+        return sum(os.readlink(link).startswith(str(tmp_path)) for link in links if os.path.islink(link))
+
+    with open_runtime() as rt, rt.stored(words(40), folder=tmp_path):
+        sessions = [rt.session(log=tmp_path) for _ in range(3)]
+        for session in sessions[:2]:
+            say(session)
+        pieces = sessions[2].chat("Hello", max_tokens=50, ignore_eos=True)
+        next(pieces)
+        assert n_open() == 9  # tokens and marks of three, two checkpoints, a stored history
+        rt.close()
+        assert n_open() == 0
+        with pytest.raises(edgekv.SessionError, match="this session is closed"):
+            list(sessions[0].turns())
+        pieces.close()
+        sessions[0].close()
+
+
 def _is_link(folder, name):
     return os.path.islink(f"{folder}/{name}")
 
