@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import ctypes as c
+import threading
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgekv.errors import InvalidModelError, UnsupportedModelError
+from edgekv.errors import InvalidModelError, SessionError, UnsupportedModelError
 from edgekv.memory import process
 from edgekv.models.chat_template import with_template
 from edgekv.models.header import Header, read_header
@@ -30,6 +31,9 @@ def header_for(path: Path, options: Options) -> Header:
 class Model:
     """A loaded GGUF model, or with `no_alloc` only its metadata and vocabulary. Close it, or use it in `with`.
 
+    Its vocabulary may be used from any thread, also while another one closes the model: a call ends first, and later
+    ones raise SessionError.
+
     header: the header of the file, if the caller has just read it; None = read it
     Raises ModelError for a file that is missing, broken, or that edgekv cannot run, and ConfigError for a chat template
     that cannot be read.
@@ -37,6 +41,7 @@ class Model:
 
     def __init__(self, path: Path, options: Options, *, header: Header | None = None, no_alloc: bool = False) -> None:
         self._llama: Any = None
+        self._lock = threading.RLock()  # guards the vocabulary; a finalizer may close the model within a call
         self.path = path
         self.header: Header = header_for(path, options) if header is None else header
         llama = library.bindings()
@@ -81,9 +86,16 @@ class Model:
 
     def close(self) -> None:
         """Free the model. Contexts over it must be freed first."""
-        if self._llama is not None:
-            self._llama.llama_model_free(self.handle)
-            self._llama, self.handle = None, c.c_void_p()
+        with self._lock:
+            if self._llama is not None:
+                self._llama.llama_model_free(self.handle)
+                self._llama, self.handle = None, c.c_void_p()
+
+    def _open(self) -> Any:
+        """Return llama.cpp's functions. Raises SessionError if the model is closed."""
+        if self._llama is None:
+            raise SessionError("this runtime is closed; open another")
+        return self._llama
 
     def __enter__(self) -> Model:
         return self
@@ -120,7 +132,8 @@ class Model:
         room = len(raw) + 8
         while True:
             tokens = (c.c_int32 * room)()
-            n = self._llama.llama_tokenize(self._vocab, raw, len(raw), tokens, room, begin, special)
+            with self._lock:
+                n = self._open().llama_tokenize(self._vocab, raw, len(raw), tokens, room, begin, special)
             if n >= 0:
                 return tokens[:n]
             room = -n
@@ -130,7 +143,8 @@ class Model:
         room = 64
         while True:
             text = c.create_string_buffer(room)
-            n = self._llama.llama_token_to_piece(self._vocab, token, text, room, 0, special)
+            with self._lock:
+                n = self._open().llama_token_to_piece(self._vocab, token, text, room, 0, special)
             if n >= 0:
                 return text.raw[:n]
             room = -n
@@ -152,7 +166,8 @@ class Model:
 
     def is_end(self, token: int) -> bool:
         """Return True if a token ends a generation."""
-        return bool(self._llama.llama_vocab_is_eog(self._vocab, token))
+        with self._lock:
+            return bool(self._open().llama_vocab_is_eog(self._vocab, token))
 
     @cached_property
     def ends(self) -> tuple[int, ...]:
@@ -161,8 +176,10 @@ class Model:
 
     def control_text(self, name: str) -> str:
         """Return the text of a token by llama.cpp's name for its use, as "bos"; empty if the model has none."""
-        token = getattr(self._llama, f"llama_vocab_{name}")(self._vocab)
-        return self._llama.llama_vocab_get_text(self._vocab, token).decode() if token >= 0 else ""
+        with self._lock:
+            llama = self._open()
+            token = getattr(llama, f"llama_vocab_{name}")(self._vocab)
+            return llama.llama_vocab_get_text(self._vocab, token).decode() if token >= 0 else ""
 
     # ---- contexts ----
 

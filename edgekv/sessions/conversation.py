@@ -296,11 +296,12 @@ class LocalConversation:
 
     def _kept(self) -> SessionHistory:
         """Return the up-to-date log and checkpoints. Raises SessionError if there are none."""
-        if self.state.history is None:
-            raise SessionError("this session keeps no log; open one with Runtime.session(log=True)")
+        history = self.state.history  # another thread may close the session meanwhile
+        if history is None:
+            raise SessionError(self.state.lost or "this session keeps no log; open one with Runtime.session(log=True)")
         if not self.state.is_settled:
             self._settled()
-        return self.state.history
+        return history
 
     def _remember(self) -> None:
         """End the log with the last token that has cells, and keep a checkpoint, if this conversation has the cells."""

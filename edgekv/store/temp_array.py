@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgekv.errors import SessionFileError
+from edgekv.errors import SessionError, SessionFileError
 from edgekv.memory.raw_files import read_all, write_all
 
 WINDOW = 4096  # newest numbers, which lie in memory alone
@@ -88,7 +88,10 @@ class TempArray:
         self._sizes = min(n_written, n), max(0, min(n_newest, n - n_written))
 
     def read(self, start: int, stop: int) -> npt.NDArray[np.int32]:
-        """Return a copy of the numbers in [start, stop), (n,). Raises SessionFileError if the file cannot be read."""
+        """Return a copy of the numbers in [start, stop), (n,).
+
+        Raises SessionFileError if the file cannot be read, and SessionError if it is closed.
+        """
         found = np.empty(max(0, min(stop, len(self)) - start), dtype=np.int32)
         n_written, _ = self._sizes
         n_filed = max(0, min(len(found), n_written - start))
@@ -106,3 +109,5 @@ class TempArray:
             raise SessionFileError(
                 f"the log of the session cannot be read: {error.strerror or error}; open another session"
             ) from error
+        except ValueError as error:  # another thread has closed the file
+            raise SessionError("this session is closed; open another with Runtime.session()") from error

@@ -506,6 +506,33 @@ def test_a_reply_of_a_closed_session_ends(runtime):
         assert (one.stats.finish_reason, one.stats.tokens_seen) == ("cancelled", n_past)
 
 
+@pytest.mark.parametrize("closed", ["session", "runtime"])
+def test_what_is_closed_while_another_thread_reads_its_text_says_so(tiny_model, closed):
+    """Each call meets the close at another line, so every one of them has to be safe."""
+    for _ in range(6):
+        rt = edgekv.Runtime(tiny_model(n_layer=2), **SETTINGS)
+        session = rt.session(log=True)
+        session.read(words(60))
+        errors, looking = [], threading.Event()
+
+        def look(session=session, errors=errors, looking=looking):
+            try:
+                while True:
+                    for _ in session.text():
+                        looking.set()
+                    list(session.turns())
+            except Exception as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        assert looking.wait(LIMIT_S)
+        (session if closed == "session" else rt).close()
+        thread.join(LIMIT_S)
+        rt.close()
+        assert isinstance(errors[0], edgekv.SessionError), errors
+
+
 @pytest.mark.parametrize("isolated", [False, True])
 def test_a_runtime_is_closed_while_sessions_rest(open_runtime, tmp_path, isolated):
     with open_runtime(swap_dir=tmp_path, isolated=isolated) as rt:
