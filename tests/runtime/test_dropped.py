@@ -39,7 +39,7 @@ class FaultError(Exception):
     """Raised on purpose."""
 
 
-def fail(*_):
+def fail(*_, **__):
     raise FaultError
 
 
