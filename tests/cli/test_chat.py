@@ -233,17 +233,18 @@ def test_ctrl_c_at_the_prompt_drops_the_line_and_then_leaves(chat, plain):
 @pytest.mark.parametrize("how", ["drawn", "plain"])
 def test_a_killed_chat_has_all_but_the_running_turn(chat, model, how):
     """The chat that goes on says what one says that was never killed."""
+    long = ["--allow-loops", "--repeat-penalty", "1"]  # thousands of tokens, so that the kill meets the reply
     name = ["--session", "mine", *(["--plain"] if how == "plain" else [])]
-    with chat(*name) as shown:
+    with chat(*name, *long) as shown:
         shown.wait_for("/help lists the commands")
         done(shown, "Hello")
         shown.type("/set max-tokens 100000")
         shown.wait_for("max-tokens 100000")
-        shown.type("Tell me all")
-        shown.wait_for("Tell me all", *(["Ctrl-C stops"] if how == "drawn" else ["\n"]))
+        shown.type("And?")
+        shown.wait_for("And?", *(["Ctrl-C stops"] if how == "drawn" else ["\n"]))
         os.kill(shown.child.pid, signal.SIGKILL)
         assert shown.ended() == -signal.SIGKILL
-    command = ["chat", "-m", model, *SMALL, *REPLY]
+    command = ["chat", "-m", model, *SMALL, *REPLY, *long]
     said = {}
     for session, lines in ((["--session", "mine"], "And then?\n"), ([], "Hello\nAnd then?\n")):
         said[len(session)] = run_here(*command, *session, stdin=lines).stdout
