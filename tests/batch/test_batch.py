@@ -346,6 +346,7 @@ def test_the_plan_has_room_for_going_back_to_a_prefix(opened):
         assert edgekv.plan(batch.config.model, **batch.config.options).parts.swap > 0
 
 
+@FAR
 def test_what_the_planner_chose_stays(answer, opened):
     """Also where it would choose otherwise now."""
     answer([chat("one", "Hello")], budget=None, block=None, kv_type=None, memory="300MiB")
