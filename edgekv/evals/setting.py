@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import edgekv
 from edgekv.planning.planner import check_device
+from edgekv.policies import parse_policy
 
 from . import oracle
 
@@ -85,7 +86,8 @@ class Setting:
         how = f"focus: {self.focus}"
         if self.focus_policy is not None:
             return f"{how}, {self.focus_policy}"
-        return f"{how}, divided" if self.policy.endswith("+heads") else how  # the policy chooses the default one
+        divides = parse_policy(self.policy).spread == "given"  # by which the default focus is chosen
+        return f"{how}, divided" if divides else how
 
     @property
     def canonical(self) -> Setting:

@@ -14,6 +14,7 @@ def test_what_most_have_is_not_said():
 def test_even_and_divided_cells_have_names_of_their_own_with_a_focus():
     usual = [Setting(policy=policy, focus=GENERAL) for policy in ("keydiff(rope=off)", "keydiff(rope=off)+heads")]
     assert list(labels(usual).values()) == ["focus: general", "focus: general, divided"]
+    assert Setting(policy="keydiff+heads(safeguard=0.1)", focus=GENERAL).name == "focus: general, divided"
 
 
 def test_another_block_or_cache_is_another_line():
