@@ -1,8 +1,9 @@
-"""Packages that only some uses need, imported when they are used."""
+"""Packages that only some uses need, imported when they are used, and the interpreter that some of these start."""
 
 from __future__ import annotations
 
 import importlib
+import sys
 from importlib.util import find_spec
 from typing import Any
 
@@ -21,6 +22,11 @@ def check_installed(package: str, extra: str) -> None:
     """Raise ConfigError if a package that an extra of edgekv brings is not installed. Imports nothing."""
     if find_spec(package) is None:
         raise _missing(package, extra)
+
+
+def has_interpreter() -> bool:
+    """Return True if this program can start a Python interpreter; a packaged one has none."""
+    return bool(sys.executable) and not getattr(sys, "frozen", False)
 
 
 def _missing(module: str, extra: str) -> ConfigError:

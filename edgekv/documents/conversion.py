@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from edgekv.errors import ConfigError, InputError
-from edgekv.extras import check_installed
+from edgekv.extras import check_installed, has_interpreter
 from edgekv.memory.sizes import MIB, format_size
 
 from .formats import OLD_OFFICE, PDF
@@ -113,7 +113,7 @@ def _blank_pages(path: Path, report: Report, *, is_blank: bool) -> str:
 @contextmanager
 def _started(path: Path, kind: str, limits: Limits) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
     """Start a process that converts a document, and yield it with its standard error. It is ended with the block."""
-    if getattr(sys, "frozen", False) or not sys.executable:
+    if not has_interpreter():
         raise ConfigError(f"{path} is converted by a Python interpreter, and this program has none; give its text")
     arguments = (kind, os.path.abspath(path), limits.memory_bytes, limits.seconds)
     with ExitStack() as stack:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from edgekv.errors import WorkerError
+from edgekv.extras import has_interpreter
 from edgekv.testing.ceiling import MemoryCeiling
 from edgekv.testing.fresh_process import FreshProcessError
 
@@ -19,7 +20,7 @@ def in_fresh_process(function: Callable[..., dict[str, Any]], *arguments: Any) -
     It and its arguments must pickle. Raises what the function raises, and WorkerError if the process is killed or
     if there is no interpreter to start.
     """
-    if getattr(sys, "frozen", False) or not sys.executable:
+    if not has_interpreter():
         raise WorkerError(  # no ConfigError, which would stay among the results
             "eval and bench measure in a Python interpreter, and this program has none; use an installed edgekv"
         )

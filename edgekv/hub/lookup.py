@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from edgekv.errors import ConfigError, DownloadError, EdgeKVError, ModelError
+from edgekv.extras import has_interpreter
 from edgekv.models.header import parse_header
 from edgekv.models.names import ModelName
 from edgekv.models.stream import Stream
@@ -56,7 +57,7 @@ def look_up(name: str, ceiling_bytes: int) -> Iterator[RemoteModel]:
 
 
 def _ask_child(request: tuple[str, str, int]) -> RemoteModel:
-    if getattr(sys, "frozen", False) or not sys.executable:
+    if not has_interpreter():
         raise ConfigError(
             "a remote model is looked up by a Python interpreter, and this program has none; download its file in "
             "another way, and name that"
