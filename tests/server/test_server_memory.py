@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -31,13 +32,15 @@ def test_the_peak_stays_under_the_plan(default_model):
             return json.dumps({"messages": messages, **further}).encode()
 
         def ask(content):
+            """Return the status of a reply. Bodies that come together may fill their memory, so 429 asks again."""
             with httpx.Client(timeout=300) as client:
-                return client.post(url + PATH, content=content, headers=JSON).status_code
+                while (reply := client.post(url + PATH, content=content, headers=JSON)).status_code == 429:
+                    time.sleep(int(reply.headers["retry-after"]))
+                return reply.status_code
 
         with ThreadPoolExecutor(CLIENTS) as clients:
             statuses = list(clients.map(ask, [body(i) for i in range(CLIENTS)]))  # a head must come within 10 s
-        assert statuses.count(200) == CLIENTS * 2 // 3
-        assert set(statuses) <= {200, 400, 429}
+        assert statuses == [200 if i % 3 else 400 for i in range(CLIENTS)]
         status = Path(f"/proc/{process.pid}/status").read_text().splitlines()
         (peak,) = (int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
     assert peak <= props["planned_peak_bytes"] <= props["ceiling_bytes"]
