@@ -7,7 +7,7 @@ from pathlib import Path
 import edgekv
 from edgekv.cli.render import console, packed, printable, say
 from edgekv.store.session_names import path_of, save_as, saved_names
-from edgekv.store.transcript import FORMATS
+from edgekv.store.transcript import FORMATS, names_format
 
 from .chat import Chat, new_session, saved_session, system_of, system_of_template
 from .earlier import show_last
@@ -22,7 +22,7 @@ def save(chat: Chat, argument: str) -> None:
     force, name = (argument == FORCE or argument.startswith(f"{FORCE} ")), argument
     if force:
         name = argument.removeprefix(FORCE).strip()
-    is_text = Path(name).suffix in FORMATS
+    is_text = names_format(Path(name))
     _check_ending(name)
     if not name and chat.name is None:
         raise edgekv.InputError("this chat has no name yet; write /save and a name")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import secrets
 import sys
 import weakref
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -65,33 +65,35 @@ class LocalEngine(Opened):
     def new_conversation(self, system: str | None, logging: Logging | None = None) -> LocalConversation:
         """Begin a conversation. It takes the cells if they are free."""
         history = None if logging is None else SessionHistory(logging, self.plan)
-        state = self._new_state(history)
-        conversation = LocalConversation(self.loaded, self.slots, state, system, stored=self._histories)
-        with self.turn_queue.ticket(conversation) as ticket:
-            if ticket.enter_if_free():
-                self.slots.claim_if_free(state)
-        return conversation
+        with self._new_state(history) as state:
+            conversation = LocalConversation(self.loaded, self.slots, state, system, stored=self._histories)
+            with self.turn_queue.ticket(conversation) as ticket:
+                if ticket.enter_if_free():
+                    self.slots.claim_if_free(state)
+            return conversation
 
     def load_conversation(
         self, path: Path, instead_of: Conversation | None = None, *, keeps_log: bool = True
     ) -> LocalConversation:
         """Load the conversation of a session file into the cells. keeps_log: keep the log of the file, if it has one"""
         history = load_log(path, self.loaded, Logging()) if keeps_log else None
-        state = self._new_state(history)
         replaced = instead_of.state if isinstance(instead_of, LocalConversation) else None
-        try:
+        with self._new_state(history) as state:
             system, said = self.slots.claim(state, lambda it: load_session(path, self.loaded, it), replaced)
             state.pinned = state.block_loop.pinned
             return LocalConversation(self.loaded, self.slots, state, system, stored=self._histories, begun=said)
+
+    @contextmanager
+    def _new_state(self, history: SessionHistory | None) -> Iterator[SequenceState]:
+        """Yield a new state, which is released if the block fails."""
+        state = SequenceState(self.loaded.block_loop, history)
+        self._states.add(state)
+        try:
+            yield state
         except BaseException:
             state.release()
             self.slots.release_later(state)
             raise
-
-    def _new_state(self, history: SessionHistory | None) -> SequenceState:
-        state = SequenceState(self.loaded.block_loop, history)
-        self._states.add(state)
-        return state
 
     def tokenize(self, text: str, begin: bool, special: bool) -> list[int]:
         """Return the tokens of a text.

@@ -13,14 +13,19 @@ from .atomic_write import atomic_write
 FORMATS = (".md", ".json")
 
 
+def names_format(path: Path) -> bool:
+    """Return True if a path ends as a transcript does, in capitals or not."""
+    return path.suffix.lower() in FORMATS
+
+
 def write_transcript(path: Path, turns: Iterable[tuple[str, Iterable[str]]]) -> None:
     """Write roles and texts of turns: Markdown for a path in .md, {"messages": [{"role", "content"}, ...]} for .json.
 
     Raises ConfigError for another ending, SessionFileError if it cannot be written. An earlier file then stays.
     """
-    if path.suffix not in FORMATS:
+    if not names_format(path):
         raise ConfigError(f"path={str(path)!r} says no format; let it end in {' or '.join(FORMATS)}")
-    pieces = _markdown(turns) if path.suffix == ".md" else _json(turns)
+    pieces = _markdown(turns) if path.suffix.lower() == ".md" else _json(turns)
     try:
         with atomic_write(path) as file:
             for piece in pieces:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import os
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -128,13 +130,13 @@ def test_the_transcript(logged, tmp_path):
     logged.export(tmp_path / "chat.json")
     messages = json.loads((tmp_path / "chat.json").read_text())["messages"]
     assert messages == [{"role": role, "content": text} for role, text in told]
-    logged.export(tmp_path / "chat.md")
-    assert (tmp_path / "chat.md").read_text() == "\n".join(f"## {r.capitalize()}\n\n{text}\n" for r, text in told)
+    logged.export(tmp_path / "chat.MD")
+    assert (tmp_path / "chat.MD").read_text() == "\n".join(f"## {r.capitalize()}\n\n{text}\n" for r, text in told)
     with pytest.raises(edgekv.ConfigError, match=r"says no format; let it end in \.md or \.json"):
         logged.export(tmp_path / "chat.txt")
     with pytest.raises(edgekv.SessionFileError):
         logged.export(tmp_path / "absent" / "chat.md")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["chat.json", "chat.md", "notes.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["chat.MD", "chat.json", "notes.txt"]
 
 
 @pytest.mark.usefixtures("talkative")
@@ -608,39 +610,52 @@ def test_a_disk_without_room_loses_nothing(open_runtime, monkeypatch):
         assert log_of(session) == tokens[:-1]
 
 
+def n_open(folder, pid="self"):
+    """Count the files of a folder that a process holds open, removed ones included."""
+    count = 0
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # another thread closed it since
+            count += os.readlink(link).startswith(str(folder))
+    return count
+
+
+LISTS_FILES = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /proc/self/fd")
+
+
+@LISTS_FILES
 def test_files_go_with_the_session(open_runtime, tmp_path):
     for isolated in (False, True):
         with open_runtime(isolated=isolated) as rt:
             pid = rt.worker_pid or os.getpid()
 
-            def n_open(pid=pid):
-                folder = f"/proc/{pid}/fd"
-                links = [os.readlink(f"{folder}/{name}") for name in os.listdir(folder) if _is_link(folder, name)]
-                return sum(link.startswith(str(tmp_path)) for link in links)
-
             session = rt.session(log=tmp_path)
             say(session)
-            assert n_open() == 3  # tokens, marks, a checkpoint
+            assert n_open(tmp_path, pid) == 3  # tokens, marks, a checkpoint
             assert list(tmp_path.iterdir()) == []
             session.close()
-            assert n_open() == 0
+            assert n_open(tmp_path, pid) == 0
             session = rt.session(log=tmp_path)
             pieces = session.chat("Hello", max_tokens=50)
             next(pieces)
             session.close()
             pieces.close()
-            assert n_open() == 0
+            assert n_open(tmp_path, pid) == 0
     with open_runtime() as rt, pytest.raises(edgekv.SessionFileError, match=r"log='.*absent' takes no file"):
         rt.session(log=tmp_path / "absent")
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /proc/self/fd")
+@LISTS_FILES
+def test_files_of_a_refused_session_are_closed(open_runtime, tmp_path):
+    """The error that is held holds its frames, and these the session."""
+    with open_runtime() as rt:
+        with pytest.raises(edgekv.BudgetError) as refused:
+            rt.session(system=words(60), log=tmp_path)
+        assert n_open(tmp_path) == 0, refused
+
+
+@LISTS_FILES
 def test_files_go_with_the_runtime(open_runtime, tmp_path):
     """Also while its sessions are not closed or dropped, have no cells, or are in the midst of a reply."""
-
-    def n_open():
-        links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
-        return sum(os.readlink(link).startswith(str(tmp_path)) for link in links if os.path.islink(link))
 
     with open_runtime() as rt, rt.stored(words(40), folder=tmp_path):
         sessions = [rt.session(log=tmp_path) for _ in range(3)]
@@ -648,17 +663,13 @@ def test_files_go_with_the_runtime(open_runtime, tmp_path):
             say(session)
         pieces = sessions[2].chat("Hello", max_tokens=50, ignore_eos=True)
         next(pieces)
-        assert n_open() == 9  # tokens and marks of three, two checkpoints, a stored history
+        assert n_open(tmp_path) == 9  # tokens and marks of three, two checkpoints, a stored history
         rt.close()
-        assert n_open() == 0
+        assert n_open(tmp_path) == 0
         with pytest.raises(edgekv.SessionError, match="this session is closed"):
             list(sessions[0].turns())
         pieces.close()
         sessions[0].close()
-
-
-def _is_link(folder, name):
-    return os.path.islink(f"{folder}/{name}")
 
 
 # ---- snapshots ----
