@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import sys
@@ -38,9 +37,9 @@ def homes(tmp_path, monkeypatch):
 def chat(model):
     """A function that opens a chat with a model in a terminal, and waits for its prompt."""
 
-    def opened(*options, **terminal):
+    def opened(*options, program=COMMAND[-1], **terminal):
         given = [] if "-m" in options else ["-m", model, *SMALL]
-        return screen([*COMMAND, "chat", *given, *REPLY, *options], **terminal)
+        return screen([*COMMAND[:-1], program, "chat", *given, *REPLY, *options], **terminal)
 
     return opened
 
@@ -192,57 +191,65 @@ def test_a_paste_of_100_000_characters_stays_under_the_ceiling(chat, tmp_path):
         assert max(after) - before < 1  # the margin of every plan
 
 
-def left(shown):
-    """The status of a program that Ctrl-C ends when it comes twice.
-
-    A busy one may see two as one signal, or a second apart. So its user presses again, after a while.
-    """
-    for _ in range(6):
-        shown.interrupt(times=2)
-        if shown.ends_within(10):
-            break
-    return shown.ended()
+# A reply that no token ends, slow enough to be short when it is stopped. A second Ctrl-C is one within an hour: a busy
+# machine may see two as one signal, or a second apart.
+ENDLESS = """
+import sys, time
+from edgekv.binding.model import Model
+from edgekv.cli.chat import chat
+from edgekv.cli.main import main
+Model.is_end = lambda model, token: time.sleep(0.01)
+chat.TWICE_S = 3600
+sys.exit(main())
+"""
 
 
 def test_ctrl_c_once_stops_and_twice_leaves(chat):
-    endless = ["--max-tokens", "100000", "--allow-loops", "--repeat-penalty", "1"]  # it says one thing again and again
-    with chat(*endless) as shown:
+    with chat("--max-tokens", "1000000", "--allow-loops", program=ENDLESS) as shown:
         begun(shown)
         shown.type("Hello")
         shown.wait_for("Ctrl-C stops")
         shown.interrupt()
         shown.wait_for("stopped", "cells of")
-        done(shown, "/undo", "taken back: 0 tokens seen")  # the reply to another message may end at once
+        done(shown, "/undo", "taken back: 0 tokens seen")
         shown.type("Hello")
         shown.wait_for("Ctrl-C stops")
-        assert left(shown) == 0
+        shown.interrupt()
+        assert shown.ended() == 0
 
 
 @pytest.mark.parametrize("plain", [[], ["--plain"]], ids=["drawn", "plain"])
 def test_ctrl_c_at_the_prompt_drops_the_line_and_then_leaves(chat, plain):
-    with chat(*plain) as shown:
+    with chat(*plain, program=ENDLESS) as shown:
         shown.wait_for("/help lists the commands", "\n>")
         shown.press("half a line")
         shown.wait_for("half a line")
         shown.interrupt()
         shown.wait_for("Ctrl-C again leaves", "\n>")
         done(shown, "/policy", "policy keydiff")
-        assert left(shown) == 0
+        shown.interrupt()
+        assert shown.ended() == 0
+
+
+# It kills itself when its second reply has a few tokens: the first one, which nothing ends early, has twelve.
+KILLED = """
+import itertools, os, signal, sys
+from edgekv.binding.model import Model
+from edgekv.cli.main import main
+said = itertools.count(1)
+Model.is_end = lambda model, token: next(said) > 12 + 6 and os.kill(os.getpid(), signal.SIGKILL)
+sys.exit(main())
+"""
 
 
 @pytest.mark.parametrize("how", ["drawn", "plain"])
 def test_a_killed_chat_has_all_but_the_running_turn(chat, model, how):
     """The chat that goes on says what one says that was never killed."""
-    long = ["--allow-loops", "--repeat-penalty", "1"]  # thousands of tokens, so that the kill meets the reply
-    name = ["--session", "mine", *(["--plain"] if how == "plain" else [])]
-    with chat(*name, *long) as shown:
-        shown.wait_for("/help lists the commands")
+    long = ["--allow-loops", "--repeat-penalty", "1"]  # a first reply of twelve tokens here, too
+    with chat("--session", "mine", *(["--plain"] if how == "plain" else []), *long, program=KILLED) as shown:
+        shown.wait_for("/help lists the commands", "\n>")
         done(shown, "Hello")
-        shown.type("/set max-tokens 100000")
-        shown.wait_for("max-tokens 100000")
         shown.type("And?")
-        shown.wait_for("And?", *(["Ctrl-C stops"] if how == "drawn" else ["\n"]))
-        os.kill(shown.child.pid, signal.SIGKILL)
         assert shown.ended() == -signal.SIGKILL
     command = ["chat", "-m", model, *SMALL, *REPLY, *long]
     said = {}
