@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import threading
-import time
 from unittest import mock
 
+from waiting import until
+
 from edgekv.binding.cache import Cache
-from edgekv.sessions import steps
+from edgekv.sessions import steps, turn_queue
 
 LIMIT_S = 100
 
 
-def together(runtime, n, work):
+def together(runtime, n, work, n_first=None):
     """Return what n threads return that each work with a session of their own, or what they raise.
 
-    None begins before all have a session, and the first step waits until all have come: a thread that is late would
-    find the others done.
+    None begins before all have a session, and the first step waits until all have come, or n_first if the others wait
+    for these: a thread that is late would find the others done.
     """
     results, ready = [None] * n, threading.Barrier(n)
 
@@ -29,7 +30,7 @@ def together(runtime, n, work):
             results[i] = error
 
     threads = [threading.Thread(target=run, args=(i,), daemon=True) for i in range(n)]
-    with mock.patch.object(Cache, "feed_together", staticmethod(_first_with(n, runtime))):
+    with mock.patch.object(Cache, "feed_together", staticmethod(_first_with(n_first or n, runtime))):
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -38,14 +39,13 @@ def together(runtime, n, work):
     return results
 
 
-def _first_with(n, runtime, limit_s=2):
-    """Return a `Cache.feed_together` whose first call waits until n sessions have or want a turn, but not for ever."""
+def _first_with(n, runtime):
+    """Return a `Cache.feed_together` whose first call waits until n sessions have or want a turn."""
     feed, first, queue = Cache.feed_together, iter([True]), runtime._engine.turn_queue
 
     def feed_together(feeds):
-        deadline = time.monotonic() + (limit_s if next(first, False) else 0)
-        while len(queue.present()) + len(queue._waiting) < n and time.monotonic() < deadline:
-            time.sleep(0.001)
+        if next(first, False):
+            until(lambda: len(queue.present()) + len(queue._waiting) >= n, "another session", LIMIT_S / 2)
         return feed(feeds)
 
     return feed_together
@@ -58,8 +58,12 @@ def alone(runtime, i, work):
 
 
 def joined_steps(monkeypatch):
-    """Return the sizes of the feeds of every step. Steps wait for each reply that pauses, so that all come together."""
-    monkeypatch.setattr(steps, "SOON_S", 10.0 * LIMIT_S)
+    """Return the sizes of the feeds of every step. Steps wait for each reply that pauses, so that all come together.
+
+    They do so however long its last pause was, too.
+    """
+    for module in (steps, turn_queue):
+        monkeypatch.setattr(module, "SOON_S", 10.0 * LIMIT_S)
     sizes = []
     feed = Cache.feed_together
 

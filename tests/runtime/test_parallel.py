@@ -207,7 +207,7 @@ def test_a_session_is_looked_at_while_it_replies(open_parallel, joined):
         return "".join(said)
 
     with open_parallel() as rt:
-        found = together(rt, 3, work)
+        found = together(rt, 3, work, n_first=2)
         assert found[2] > 0
         assert found[:2] == [alone(rt, i, work) for i in range(2)]
 
@@ -251,8 +251,13 @@ def test_sessions_are_saved_loaded_and_copied_while_others_reply(open_parallel, 
 
 @pytest.mark.usefixtures("talkative")
 def test_replies_are_awaited_and_cancelled_with_their_task(open_parallel):
-    async def reply(session, n):
-        return "".join([piece async for piece in session.chat_async("Hi", max_tokens=n, sampling=GREEDY)])
+    async def reply(session, n, begun=None):
+        said = []
+        async for piece in session.chat_async("Hi", max_tokens=n, sampling=GREEDY, allow_loops=True):
+            said.append(piece)
+            if begun is not None:
+                begun.set()
+        return "".join(said)
 
     async def main(rt):
         sessions = [rt.session() for _ in range(3)]
@@ -262,8 +267,9 @@ def test_replies_are_awaited_and_cancelled_with_their_task(open_parallel):
             break
         await pieces.aclose()
         reason = sessions[0].stats.finish_reason
-        task = asyncio.create_task(reply(sessions[1], 10_000))
-        await asyncio.sleep(0.05)
+        begun = asyncio.Event()
+        task = asyncio.create_task(reply(sessions[1], 10_000, begun))
+        await begun.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -274,7 +280,7 @@ def test_replies_are_awaited_and_cancelled_with_their_task(open_parallel):
     with open_parallel() as rt:
         replies, reason, continued = asyncio.run(main(rt))
         with rt.session() as session:
-            assert replies == ["".join(session.chat("Hi", max_tokens=20, sampling=GREEDY))] * 3
+            assert replies == ["".join(session.chat("Hi", max_tokens=20, sampling=GREEDY, allow_loops=True))] * 3
     assert reason == "closed"
     assert continued
 
