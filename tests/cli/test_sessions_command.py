@@ -74,9 +74,24 @@ def test_slash_commands_of_a_chat(model, data_home):
     assert sorted(path.name for path in (data_home / "edgekv" / "sessions").iterdir()) == ["one.session", "two.session"]
 
 
+# It kills itself when it has read 64 tokens of a text.
+KILLED = """
+import contextlib, os, signal, sys
+from edgekv.cli.chat import command
+from edgekv.cli.main import main
+
+@contextlib.contextmanager
+def bar():
+    yield lambda it: it.tokens_total > it.tokens_done == 64 and os.kill(os.getpid(), signal.SIGKILL)
+
+command.reading_bar = bar
+sys.exit(main())
+"""
+
+
 def test_a_killed_chat_loses_the_running_turn_alone(model, book):
     main, terminal = pty.openpty()
-    command = [*COMMAND, "chat", "-m", str(model), *SMALL, *REPLY, "--session", "mine", "--plain"]
+    command = [*COMMAND[:-1], KILLED, "chat", "-m", str(model), *SMALL, *REPLY, "--session", "mine", "--plain"]
     ends = {"stdin": terminal, "stdout": terminal, "stderr": terminal}
     with started(command, **ends, cwd=book.parent, start_new_session=True) as process:
         os.close(terminal)
@@ -88,8 +103,7 @@ def test_a_killed_chat_loses_the_running_turn_alone(model, book):
         output.type(f"/read {book.name}")  # a short name, which leaves the answer on one line
         output.wait_for("goes with your next message")
         output.type("What?")
-        process.send_signal(signal.SIGKILL)
-        process.wait(LIMIT_S)
+        assert process.wait(LIMIT_S) == -signal.SIGKILL
     os.close(main)
     whole = chat(model, "Hello\nAnd then?\n").stdout
     assert whole.endswith(chat(model, "And then?\n", "--session", "mine").stdout)
