@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 from command import COMMAND, SMALL, run_here, words
@@ -15,6 +16,7 @@ pytest.importorskip("pyte")
 pytest.importorskip("pexpect")
 
 from screen import screen
+from waiting import until
 
 from edgekv.cli.chat.commands import COMMANDS
 from edgekv.cli.chat.input_history import history_path
@@ -218,16 +220,24 @@ def test_ctrl_c_once_stops_and_twice_leaves(chat):
         assert shown.ended() == 0
 
 
+def interrupt_at_rest(shown):
+    """Press Ctrl-C when the program waits for a key: Python's readline does not see a signal that comes just before."""
+    status = Path(f"/proc/{shown.child.pid}/stat")
+    if status.exists():
+        until(lambda: status.read_text().rpartition(") ")[2].startswith("S"), "a wait for a key")
+    shown.interrupt()
+
+
 @pytest.mark.parametrize("plain", [[], ["--plain"]], ids=["drawn", "plain"])
 def test_ctrl_c_at_the_prompt_drops_the_line_and_then_leaves(chat, plain):
     with chat(*plain, program=ENDLESS) as shown:
         shown.wait_for("/help lists the commands", "\n>")
         shown.press("half a line")
         shown.wait_for("half a line")
-        shown.interrupt()
+        interrupt_at_rest(shown)
         shown.wait_for("Ctrl-C again leaves", "\n>")
         done(shown, "/policy", "policy keydiff")
-        shown.interrupt()
+        interrupt_at_rest(shown)
         assert shown.ended() == 0
 
 
