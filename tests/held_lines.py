@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+RELEASED = "released"
+
 PROGRAM = """
-import time
+import os, time
 from edgekv.store.jsonl import JsonlFile
 
 append = JsonlFile.append
 
 def append_and_hold(self, value):
     append(self, value)
-    while self.path.read_bytes().count(b"\\n") >= {n_lines}:
+    while self.path.read_bytes().count(b"\\n") >= {n_lines} and not os.path.exists("{RELEASED}"):
         time.sleep(0.01)
 
 JsonlFile.append = append_and_hold
@@ -19,5 +21,5 @@ JsonlFile.append = append_and_hold
 
 
 def holding(program, n_lines):
-    """The program, which stands still when a file of lines has so many."""
-    return PROGRAM.format(program=program, n_lines=n_lines)
+    """The program, which stands still when a file of lines has so many, until its folder has a file RELEASED."""
+    return PROGRAM.format(program=program, n_lines=n_lines, RELEASED=RELEASED)

@@ -12,7 +12,7 @@ import time
 import pytest
 from children import LIMIT_S, started
 from command import run_here, run_program
-from held_lines import holding
+from held_lines import RELEASED, holding
 
 pytest.importorskip("starlette")
 
@@ -125,12 +125,14 @@ def test_a_cluster_whose_worker_dies_answers_all_the_same(command, rows, run, tm
     distributed = pytest.importorskip("distributed")
     run(results="alone.jsonl")
     with distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster:
-        line = command("--cluster", cluster.scheduler_address)
+        line = command("--cluster", cluster.scheduler_address, program=holding(MAIN, 4))
         with started(line, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as child:
             wait_for_lines(tmp_path / "results.jsonl", child, 4)
             with distributed.Client(cluster) as client:
                 pids = client.run(os.getpid)
             os.kill(next(iter(pids.values())), signal.SIGKILL)
+            assert len(rows()) < len(REQUESTS)
+            (tmp_path / RELEASED).touch()
             said = child.stderr.read()
             assert child.wait(LIMIT_S) == 0, said
     assert rows() == rows("alone.jsonl")
