@@ -139,8 +139,11 @@ def no_settings(tmp_path_factory):
 def no_tables(tmp_path_factory):
     """No test finds a table of heads in the cache of who runs it, such as one of a tiny model that was tried by hand.
 
-    All else in that cache is there, for tools that build packages or open browsers.
+    All else in that cache is there, for tools that build packages or open browsers. Windows has no such variable.
     """
+    if sys.platform == "win32":
+        yield
+        return
     own = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     cache = tmp_path_factory.mktemp("cache")
     (cache / "edgekv").mkdir()
