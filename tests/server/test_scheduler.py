@@ -125,6 +125,8 @@ def test_nothing_follows_the_end_of_a_reply(memory):
 
     async def work():
         running = queue.submit(ReplyRequest())
+        while not running.has_end or queue.n_answered:
+            time.sleep(0.01)  # the loop stands still, so the time is not up before the end
         await asyncio.sleep(0.3)
         assert [type(event) async for event in running] == [Ended]
 
@@ -184,8 +186,11 @@ def test_time_is_up(model, memory):
     queue = RequestQueue(model, limit=2, seconds=0.05, memory=memory)
 
     async def work():
+        running = queue.submit(ReplyRequest(user="one"))
+        while not model.order:
+            time.sleep(0.01)  # the loop stands still, so the time is not up before its turn
         with pytest.raises(ApiError, match="took too long") as late:
-            await text(queue.submit(ReplyRequest(user="one")))
+            await text(running)
         assert late.value.status == 504
         await until(lambda: model.stopped == ["one"])
 
