@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import socket
 import subprocess
 import sys
 from collections import namedtuple
 
 import pytest
 from hub_server import REPO
+from lent_device import reserved_port
 
 from edgekv.errors import ConfigError, DownloadError, InvalidModelError, ModelNotFoundError
 from edgekv.hub.download import download, partial_path
@@ -234,11 +234,11 @@ def test_a_gated_model_needs_a_token(hub, remote, contents, monkeypatch):
 
 
 def test_no_connection(hub, remote, monkeypatch):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{taken.getsockname()[1]}")
-    for attempt in (lambda: Hub().files(REPO), lambda: download(remote)):
-        with pytest.raises(DownloadError, match=r"is not reached.*check the connection, and HF_ENDPOINT"):
-            attempt()
+    with reserved_port() as port:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
+        for attempt in (lambda: Hub().files(REPO), lambda: download(remote)):
+            with pytest.raises(DownloadError, match=r"is not reached.*check the connection, and HF_ENDPOINT"):
+                attempt()
 
 
 @pytest.mark.parametrize("endpoint", ["nowhere", "http://[", "ftp://127.0.0.1"])
