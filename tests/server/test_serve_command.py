@@ -119,10 +119,11 @@ def test_a_disk_limit_below_a_conversation_is_refused(model):
 
 
 def test_a_client_that_leaves_makes_way(model):
+    """The reply has no end, so the client leaves in its midst or while the long text is read."""
     with serving("-m", model) as (_, url, _):
         long = [{"role": "user", "content": "word " * 100_000}]
         address = httpx.URL(url)
-        raw = json.dumps({"messages": long}).encode()
+        raw = json.dumps({"messages": long, "ignore_eos": True, "max_tokens": 1 << 30}).encode()
         head = (
             f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(raw)}"
         )

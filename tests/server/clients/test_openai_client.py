@@ -134,7 +134,8 @@ def test_too_long_for_those_who_want_no_eviction(client, model, long_text):
 
 @pytest.mark.parametrize("server", ["here"], indirect=True)
 def test_a_queue_that_is_full(client, model, long_text):
-    """A long text is read until two of five others wait and three were refused."""
+    """A reply without an end goes on until two of five others wait and three were refused."""
+    endless = {"max_tokens": 1 << 20, "extra_body": {"ignore_eos": True}}
     reading, short = ([{"role": "user", "content": text}] for text in (long_text, "Hi"))
     refused, answered, full = [], [], threading.Semaphore(0)
 
@@ -146,7 +147,7 @@ def test_a_queue_that_is_full(client, model, long_text):
             refused.append(error)
             full.release()
 
-    with client.chat.completions.create(model=model, messages=reading, stream=True, max_tokens=1):
+    with client.chat.completions.create(model=model, messages=reading, stream=True, **endless):
         threads = [threading.Thread(target=ask) for _ in range(5)]
         for thread in threads:
             thread.start()
