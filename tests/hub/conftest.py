@@ -25,6 +25,7 @@ def home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(folder))
     monkeypatch.setenv("USERPROFILE", str(folder))
     monkeypatch.setenv("HF_HOME", str(folder / "hf"))
+    monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", "300")  # programs wait as long for a hub that stalls
     return folder
 
 
