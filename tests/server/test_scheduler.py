@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import os
 import threading
 import time
@@ -266,6 +267,7 @@ def test_many_long_texts_take_one_descriptor(memory):
     queue = RequestQueue(answer, limit=64, seconds=60, memory=memory)
 
     async def work():
+        gc.collect()  # what tests before have left open is not closed meanwhile
         n_open = len(os.listdir("/proc/self/fd"))
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (n_open + 64 + len(texts) + 4, limits[1]))
