@@ -156,6 +156,13 @@ def no_tables(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True, scope="session")
+def patience():
+    """Workers of this process may be silent for a minute: other programs may hold all processors for some seconds."""
+    with mock.patch("edgekv.worker.worker_process.SILENCE_S", 60.0):
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def assumed_bytes():
     """Let plans of this process assume what a vocabulary and a graph take, and count its resident bytes.
 
