@@ -23,9 +23,9 @@ from .render import print_footer, reading_bar, write
 from .shared_options import (
     AsJson,
     FocusOn,
-    GrammarFile,
+    Grammar,
+    JsonSchema,
     Raw,
-    SchemaFile,
     System,
     held_to,
     opened,
@@ -60,8 +60,8 @@ def ask(
         int, typer.Option(help="2 = read the files again with the first answer in mind, and answer again.")
     ] = 1,
     raw: Raw = False,
-    json_schema: SchemaFile = None,
-    grammar: GrammarFile = None,
+    json_schema: JsonSchema = None,
+    grammar: Grammar = None,
     measure_heads: MeasureHeads = True,
     as_json: AsJson = False,
 ) -> None:
@@ -95,8 +95,8 @@ def complete(
         list[Path] | None,
         typer.Option("-f", "--file", help="Texts or documents to continue: names, patterns, folders; - for stdin."),
     ] = None,
-    json_schema: SchemaFile = None,
-    grammar: GrammarFile = None,
+    json_schema: JsonSchema = None,
+    grammar: Grammar = None,
     measure_heads: MeasureHeads = True,
     as_json: AsJson = False,
 ) -> None:

@@ -6,9 +6,9 @@ import functools
 import inspect
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated, Any, get_args
 
+import click
 import typer
 
 import edgekv
@@ -31,9 +31,21 @@ Raw = Annotated[
     bool, typer.Option("--raw", help="Put nothing before the question. Default: with files, how to answer it.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-SchemaFile = Annotated[Path | None, typer.Option(metavar="FILE", help="The answer is JSON that fits this JSON schema.")]
-GrammarFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="The answer follows this grammar, in GBNF or Lark.")
+JsonSchema = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|JSON",
+        click_type=click.Path(),
+        help="The answer is JSON that fits this JSON schema: a file, or the schema itself.",
+    ),
+]
+Grammar = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|TEXT",
+        click_type=click.Path(),
+        help="The answer follows this grammar, in GBNF or Lark: a file, or the grammar itself.",
+    ),
 ]
 
 
@@ -234,10 +246,16 @@ def reply_arguments(options: dict[str, Any]) -> dict[str, Any]:
     return {"sampling": sampling, "stop": options["stop"] or (), **ending}
 
 
-def held_to(json_schema: Path | None, grammar: Path | None) -> dict[str, str]:
-    """Return the schema and the grammar that are named, as arguments of a reply. Raises InputError."""
-    files = {"json_schema": json_schema, "grammar": grammar}
-    return {name: "".join(read_text(path)) for name, path in files.items() if path is not None}
+def held_to(json_schema: str | None, grammar: str | None) -> dict[str, str]:
+    """Return the schema and the grammar that are given or named, as arguments of a reply. Raises InputError."""
+    limits = {}
+    if json_schema is not None:
+        is_itself = json_schema.lstrip().startswith("{")
+        limits["json_schema"] = json_schema if is_itself else "".join(read_text(json_schema))
+    if grammar is not None:
+        is_itself = "::=" in grammar or "\n" in grammar  # a rule of GBNF; several lines of Lark
+        limits["grammar"] = grammar if is_itself else "".join(read_text(grammar))
+    return limits
 
 
 def one_way_to_share(workers: int, cluster: str | None) -> None:

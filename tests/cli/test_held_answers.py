@@ -27,14 +27,18 @@ def ask(tiny_model):
     return ask
 
 
-def test_an_answer_fits_a_schema(ask, text_file):
-    result = ask("--json-schema", text_file(json.dumps(SCHEMA)))
+@pytest.mark.parametrize("how", ["file", "text"])
+def test_an_answer_fits_a_schema(ask, text_file, how):
+    schema = json.dumps(SCHEMA | {"$schema": "https://json-schema.org/draft/2020-12/schema"})
+    result = ask("--json-schema", text_file(schema) if how == "file" else f" {schema}")
     assert result.returncode == 0, result.stderr
     jsonschema.validate(json.loads(result.stdout), SCHEMA)
 
 
-def test_an_answer_follows_a_grammar(ask, text_file):
-    result = ask("--grammar", text_file('root ::= "maybe" | "perhaps"'))
+@pytest.mark.parametrize("grammar", ['root ::= "maybe" | "perhaps"', 'start: "maybe"\n     | "perhaps"'])
+@pytest.mark.parametrize("how", ["file", "text"])
+def test_an_answer_follows_a_grammar(ask, text_file, grammar, how):
+    result = ask("--grammar", text_file(grammar) if how == "file" else grammar)
     assert result.stdout.strip() in ("maybe", "perhaps")
 
 
