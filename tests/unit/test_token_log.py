@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import errno
 import random
+import threading
 
 import numpy as np
 import pytest
 
 import edgekv
+from edgekv.memory.raw_files import read_all
+from edgekv.store import temp_array
 from edgekv.store.log import TEMPLATE, TokenLog
 from edgekv.store.temp_array import WINDOW, TempArray
 
@@ -44,6 +47,27 @@ def test_numbers_are_those_of_a_list():
         assert numbers.read(start, stop).tolist() == expected[start:stop]
     assert len(expected) > 10 * WINDOW
     numbers.close()
+
+
+@pytest.mark.parametrize("change", [TempArray.close, lambda numbers: numbers.extend(np.full(WINDOW, -1, np.int32))])
+def test_a_read_is_of_one_moment(monkeypatch, change):
+    """Changes by another thread come after it."""
+    numbers = TempArray(None)
+    numbers.extend(np.arange(WINDOW + 10, dtype=np.int32))  # some lie in the file, the newest in memory
+    other = threading.Thread(target=change, args=(numbers,))
+
+    def read_slowly(file, into):
+        other.start()
+        other.join(0.2)
+        return read_all(file, into)
+
+    monkeypatch.setattr(temp_array, "read_all", read_slowly)
+    assert numbers.read(0, WINDOW + 10).tolist() == list(range(WINDOW + 10))
+    other.join()
+    monkeypatch.undo()
+    numbers.close()
+    with pytest.raises(edgekv.SessionError, match="this session is closed"):
+        numbers.read(0, 1)
 
 
 def test_tokens_are_noted_once(log):
