@@ -31,21 +31,20 @@ Raw = Annotated[
     bool, typer.Option("--raw", help="Put nothing before the question. Default: with files, how to answer it.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+
+def _file_or_text(metavar: str, meaning: str) -> Any:
+    """Return an option whose word stays as it is, where a Path would shorten the // of an address in a schema."""
+    return typer.Option(metavar=metavar, click_type=click.Path(), help=meaning)
+
+
 JsonSchema = Annotated[
     str | None,
-    typer.Option(
-        metavar="FILE|JSON",
-        click_type=click.Path(),
-        help="The answer is JSON that fits this JSON schema: a file, or the schema itself.",
-    ),
+    _file_or_text("FILE|JSON", "The answer is JSON that fits this JSON schema: a file, or the schema itself."),
 ]
 Grammar = Annotated[
     str | None,
-    typer.Option(
-        metavar="FILE|TEXT",
-        click_type=click.Path(),
-        help="The answer follows this grammar, in GBNF or Lark: a file, or the grammar itself.",
-    ),
+    _file_or_text("FILE|TEXT", "The answer follows this grammar, in GBNF or Lark: a file, or the grammar itself."),
 ]
 
 
