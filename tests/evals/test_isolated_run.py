@@ -91,7 +91,7 @@ def test_a_process_of_its_own_answers_the_same_and_tells_what_it_took(measured, 
         assert 10 << 20 < stats["peak_bytes"] < 2 << 30
         assert stats["first_tok_per_s"] > 0
         assert stats["last_tok_per_s"] > 0
-        assert stats["growth"] > -0.1  # the kernel counts pages by the dozen or by the hundred, on each processor
+        assert stats["growth"] > -0.01  # the kernel counts pages by the dozen, on each processor a thread ran on
 
 
 def test_a_ceiling_that_is_too_low_is_a_result(measured):

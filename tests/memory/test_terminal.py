@@ -129,6 +129,21 @@ def test_nothing_is_imported_after_the_plan(tiny_model, text, tmp_path, command,
     assert ended["output"].rpartition("imported late:")[2].split() == [], ended["output"]
 
 
+def lowest_ceiling(default_model, program=MAIN):
+    """The lowest ceiling in MiB that a plan says to be possible."""
+    refused = run("pipes", "plan", "-m", str(default_model), "--threads", "1", "--memory", "100MiB", program=program)
+    return int(re.search(r"raise the ceiling to (\d+)MiB", " ".join(refused["output"].split()))[1])
+
+
+def test_ask_stays_under_the_lowest_ceiling(default_model):
+    """With room for what the processes of a plan and of an answer differ in, some 200 KiB."""
+    ceiling = lowest_ceiling(default_model) + 4
+    arguments = ("-m", str(default_model), "--threads", "1", "--memory", f"{ceiling}MiB", "--max-tokens", "2", "Who?")
+    ended = run("pipes", "ask", *arguments)
+    assert ended["status"] == 0, ended["output"]
+    assert ended["peak_bytes"] <= ceiling * MIB
+
+
 MEASURES_ALIKE = f"""
 from edgekv.planning import measure_memory
 measure_memory.counted_bytes = lambda: 100 << 20
@@ -144,7 +159,7 @@ def test_plan_says_what_ask_does(default_model):
     def planned(mib):
         return run("pipes", "plan", *options, "--memory", f"{mib}MiB", program=MEASURES_ALIKE)
 
-    lowest = int(re.search(r"raise the ceiling to (\d+)MiB", planned(100)["output"])[1])
+    lowest = lowest_ceiling(default_model, MEASURES_ALIKE)
     assert planned(lowest - 1)["status"] == 3
     for ceiling in (lowest, lowest + 60):
         arguments = (*options, "--memory", f"{ceiling}MiB", "--max-tokens", "2", "Who?")

@@ -130,13 +130,15 @@ def test_the_transcript(logged, tmp_path):
     logged.export(tmp_path / "chat.json")
     messages = json.loads((tmp_path / "chat.json").read_text())["messages"]
     assert messages == [{"role": role, "content": text} for role, text in told]
-    logged.export(tmp_path / "chat.MD")
-    assert (tmp_path / "chat.MD").read_text() == "\n".join(f"## {r.capitalize()}\n\n{text}\n" for r, text in told)
+    logged.export(tmp_path / "chat.md")
+    assert (tmp_path / "chat.md").read_text() == "\n".join(f"## {r.capitalize()}\n\n{text}\n" for r, text in told)
+    logged.export(tmp_path / "other.MD")
+    assert (tmp_path / "other.MD").read_text() == (tmp_path / "chat.md").read_text()
     with pytest.raises(edgekv.ConfigError, match=r"says no format; let it end in \.md or \.json"):
         logged.export(tmp_path / "chat.txt")
     with pytest.raises(edgekv.SessionFileError):
         logged.export(tmp_path / "absent" / "chat.md")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["chat.MD", "chat.json", "notes.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["chat.json", "chat.md", "notes.txt", "other.MD"]
 
 
 @pytest.mark.usefixtures("talkative")
