@@ -48,6 +48,11 @@ class Repositioning:
         self._before = self._cache.n_past, self.is_long
         self.is_long |= self._cache.rope_past + n_tokens > self._well_known
 
+    def turns_from_start(self, n_tokens: int, *, is_long: bool) -> bool:
+        """Return True if the first eviction in a text of n_tokens turns keys. is_long: as before the text"""
+        is_long |= self._options.reposition == "always" or n_tokens > self._well_known
+        return self._turns and is_long
+
     def due(self) -> bool:
         """Return True if the next eviction must turn the keys that it keeps."""
         if not self._turns:

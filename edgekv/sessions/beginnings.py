@@ -29,12 +29,14 @@ class BeginningKey(NamedTuple):
     digest: of the tokens, by `digests`
     question: the question that the tokens were read with; None = none, or every token has its cells, so that no
         question makes a difference
+    turned: the keys of the whole history are turned from the first eviction (`Repositioning.turns_from_start`)
     """
 
     n_past: int
     system: str | None
     digest: bytes
     question: Question
+    turned: bool
 
 
 class Beginning(NamedTuple):
@@ -60,6 +62,8 @@ class Beginning(NamedTuple):
             return False
         try:
             self.stored.load(block_loop)
+            if self.is_whole:  # no key was turned, however long the history was that it was read for
+                block_loop.repositioning.clear()
         except (OSError, SessionFileError):
             self.stored.close()
         return self.is_there
@@ -93,18 +97,26 @@ class Beginnings:
         return self._limit() > 0
 
     def longest(
-        self, tokens: Iterable[int], system: str | None, n_tokens: range, questions: Container[Question]
+        self,
+        tokens: Iterable[int],
+        system: str | None,
+        n_tokens: range,
+        questions: Container[Question],
+        *,
+        turned: bool,
     ) -> Beginning | None:
         """Return the longest beginning of a history; None = there is none.
 
         n_tokens: lengths that it may have
-        questions: those that it may have been read with, if something was evicted
+        questions, turned: as it must have been read, if something was evicted
         """
         self._all = [it for it in self._all if it.is_there]
         possible = [
             it
             for it in self._all
-            if it.key.system == system and it.key.n_past in n_tokens and (it.is_whole or it.key.question in questions)
+            if it.key.system == system
+            and it.key.n_past in n_tokens
+            and (it.is_whole or (it.key.question in questions and it.key.turned == turned))
         ]
         found = digests(tokens, (it.key.n_past for it in possible))
         possible = [it for it in possible if it.key.digest == found[it.key.n_past]]

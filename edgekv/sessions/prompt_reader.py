@@ -126,7 +126,8 @@ class PromptReader:
         if request.shared is not None and self._beginnings.are_kept:
             lengths = range(n_own + 1, n_tokens)
             questions = (request.shared_question,) if request.shared else ()
-            beginning = self._beginnings.longest(prompt.tokens(), self._system, lengths, questions)
+            turned = state.block_loop.repositioning.turns_from_start(n_tokens, is_long=False)
+            beginning = self._beginnings.longest(prompt.tokens(), self._system, lengths, questions, turned=turned)
             if beginning is not None:
                 log = history.log_of(prompt, beginning.key.n_past, request.kind)
                 state.begin_with(beginning, log, n_seen)
@@ -152,9 +153,10 @@ class PromptReader:
         if n_whole > 0 and last <= request.shared < n_tokens:
             ends.append(first + n_whole)
         found = digests(prompt.tokens(), ends)
-        question = request.shared_question
+        question, repositioning = request.shared_question, self._state.block_loop.repositioning
+        turned = repositioning.turns_from_start(n_tokens, is_long=repositioning.is_long)
         return [
-            Pause(BeginningKey(end, self._system, found[end], question), self._probe(question, begin, end))
+            Pause(BeginningKey(end, self._system, found[end], question, turned), self._probe(question, begin, end))
             for begin, end in itertools.pairwise([n_past, *ends])
         ]
 

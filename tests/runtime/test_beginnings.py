@@ -133,6 +133,27 @@ def test_a_question_that_has_to_be_in_mind_reads_the_text_again(open_runtime):
 
 
 @pytest.mark.usefixtures("talkative")
+@pytest.mark.parametrize(("budget", "is_shared"), [(64, False), (400, True)], ids=["evicted", "whole"])
+def test_a_shorter_history_has_no_keys_that_were_turned_for_a_longer_one(open_runtime, budget, is_shared):
+    """Keys of more than half of the trained context are turned, but for those of an opening that evicted none."""
+    say = {"role": "system", "content": words(60, "rule")}
+    long, short = ([say, {"role": "user", "content": words(n)}] for n in (300, 60))
+    with open_runtime(budget=budget) as rt:
+        alone = asked(rt, short, focus=False), rt.block_loop.cache.positions(0, 0).tolist()
+        n_turns = rt.block_loop.work.repositions
+    with open_runtime(budget=budget) as rt:
+        assert rt.count_tokens(short) < 1024 < rt.count_tokens(long)
+        asked(rt, long, focus=False)
+        (opening,) = kept(rt).lengths
+        assert rt.block_loop.work.repositions > n_turns == 0
+        assert asked(rt, long, focus=False)[1] == opening
+        reply, reused, _ = asked(rt, short, focus=False)
+        assert (reused == opening) == is_shared
+        assert (reply, rt.block_loop.cache.positions(0, 0).tolist()) == (alone[0][0], alone[1])
+        assert rt.block_loop.work.repositions == 0
+
+
+@pytest.mark.usefixtures("talkative")
 def test_the_same_history_is_read_with_its_question_again(open_runtime):
     with open_runtime() as rt, rt.session(log=True) as first:
         expected = answered(first, history("Where was it?"), shared=0)
