@@ -59,7 +59,8 @@ class SnapshotMeta:
 
     kept: (n_heads,) cells that the last eviction left
     lags: (n_queries,); ring: (n_ring,) positions in sliding windows, negative = no rows
-    carried: by name, (n_cells,) each: position, order, and if cells carry them rope_position, accumulated, wo_norm
+    carried: by name, (n_cells,) each: position, order, and if cells carry them rope_position, accumulated, wo_norm,
+        log_count
     """
 
     header: structs.Snapshot
@@ -94,10 +95,10 @@ class SnapshotMeta:
         numbers = data[first:].view(np.uint32)
         kept, lags, ring, rest = np.split(numbers, np.cumsum([n_heads, n_queries, n_ring]))
         n_cells = int(kept.sum(dtype=np.uint64)) + n_heads * int(header.n_filled)
-        names = carried_names(header.kind)
+        names = carried_names(header)
         expect(n_cells * len(names) == len(rest), "it has another number of cells than it says")
         carried = {name: rest[i * n_cells : (i + 1) * n_cells] for i, name in enumerate(names)}
-        for name in ("accumulated", "wo_norm"):
+        for name in ("accumulated", "wo_norm", "log_count"):
             expect(bool(np.isfinite(carried.get(name, kept).view(np.float32)).all()), "its scores are not finite")
         return cls(header, kept, lags.view(np.int32), ring.view(np.int32), carried, data)
 
@@ -109,7 +110,7 @@ class SnapshotMeta:
     @property
     def n_bytes(self) -> int:
         """Bytes of the header and the arrays."""
-        n_carried = len(self.carried["position"]) * len(carried_names(self.header.kind))
+        n_carried = len(self.carried["position"]) * len(carried_names(self.header))
         return c.sizeof(self.header) + 4 * (len(self.kept) + len(self.lags) + len(self.ring) + n_carried)
 
     def to_bytes(self, claim: Callable[[int], None] | None = None) -> Bytes:
@@ -118,7 +119,7 @@ class SnapshotMeta:
         claim: called with the bytes of a copy, before it is made; may raise anything
         """
         parts: list[npt.NDArray[Any]] = [self.kept, self.lags, self.ring]
-        parts += [self.carried[name] for name in carried_names(self.header.kind)]
+        parts += [self.carried[name] for name in carried_names(self.header)]
         places = np.cumsum([c.sizeof(self.header), *(part.nbytes for part in parts)]).tolist()
         begin, into = self.data.ctypes.data, self.data
         placed = zip(parts, places, strict=False)
@@ -139,11 +140,12 @@ def read_header(read_into: Callable[[int, Bytes], None]) -> structs.Snapshot:
     return structs.Snapshot.from_buffer_copy(data.data)
 
 
-def carried_names(kind: structs.SnapshotKind) -> list[str]:
+def carried_names(header: structs.Snapshot) -> list[str]:
     """Return the names of what cells carry, in the order of a snapshot."""
+    kind = header.kind
     there = {"rope_position": kind.repositions, "accumulated": kind.accumulates, "wo_norm": kind.wo_norms}
-    names = ("position", "rope_position", "order", "accumulated", "wo_norm")
-    return [name for name in names if there.get(name, True)]
+    names = ("position", "rope_position", "order", "accumulated", "wo_norm", "log_count")
+    return [name for name in names if (there | {"log_count": header.merges}).get(name, True)]
 
 
 def expect(sound: bool, what: str) -> None:

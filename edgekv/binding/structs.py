@@ -81,7 +81,7 @@ class Policy(Struct):
         *_members(c.c_int32, "aggregate pool_rows spread"),
         *_members(c.c_double, "safeguard pyramid"),
         ("scorer", c.c_void_p),
-        ("n_ahead", c.c_uint32),
+        *_members(c.c_uint32, "n_ahead n_merged"),
     )
 
 
@@ -193,7 +193,7 @@ class CacheParams(Struct):
         ("repositions", c.c_int32),
         ("n_draft", c.c_uint32),
         *_members(c.c_int32, "values before_rope"),
-        ("slot", c.c_uint32),
+        *_members(c.c_uint32, "slot n_merged"),
     )
 
 
@@ -325,7 +325,7 @@ class Snapshot(Struct):
         ("kind", SnapshotKind),
         *_members(c.c_uint32, "version n_queries n_filled n_fresh divided"),
         *_members(c.c_int32, "n_past rope_past normed"),
-        *_members(c.c_uint32, "ring_head reserved"),
+        *_members(c.c_uint32, "ring_head merges"),
     )
 
 

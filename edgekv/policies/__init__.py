@@ -17,6 +17,7 @@ from .h2o import H2O
 from .head import Head
 from .keydiff import KeyDiff
 from .l2norm import L2Norm
+from .merge import Merge
 from .pyramid import Pyramid
 from .random import Random
 from .registry import POLICIES, WRAPPERS, Available, available, parse_policy, register, unregister
@@ -40,6 +41,7 @@ __all__ = [
     "Head",
     "KeyDiff",
     "L2Norm",
+    "Merge",
     "Policy",
     "Pyramid",
     "Random",

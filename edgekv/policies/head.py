@@ -26,6 +26,7 @@ class Head:
     part_ends: (P,) how many rows come before the end of each part of a probe, ascending; none = they are one part
     accumulated: (n,) score that earlier scorings left with each cell
     wo_norm: (n,) the mean over the G query heads of norm1(V W_O[h])
+    counts: (n,) how many cells each is the mean of; None = each is itself alone
     budget: in cells; tokens_seen: number when the last row was fed, None = its position + 1
     scale: of Q K^T, None = 1/sqrt(d); softcap: c of the model's attention, c tanh(x/c), 0 = none
     share: the head's share of the cells, at least 0, if a policy divides cells by shares
@@ -40,6 +41,7 @@ class Head:
     part_ends: tuple[int, ...] = ()
     accumulated: Scores | None = None
     wo_norm: Scores | None = None
+    counts: Scores | None = None
     budget: int | None = None
     tokens_seen: int | None = None
     scale: float | None = None
@@ -87,7 +89,7 @@ class Head:
 
     def at(self, cells: Sequence[int] | Indices) -> Head:
         """Return the head with only some of its cells."""
-        names = ("keys", "positions", "values", "accumulated", "wo_norm")
+        names = ("keys", "positions", "values", "accumulated", "wo_norm", "counts")
         return replace(self, **{name: a[cells] for name in names if (a := getattr(self, name)) is not None})
 
 

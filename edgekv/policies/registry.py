@@ -28,6 +28,7 @@ from .h2o import H2O
 from .heads import Heads
 from .keydiff import KeyDiff
 from .l2norm import L2Norm
+from .merge import Merge
 from .pyramid import Pyramid
 from .random import Random
 from .replay import Replay
@@ -43,7 +44,7 @@ POLICIES: dict[str, type[Policy]] = {
     policy.name: policy for policy in (KeyDiff, SnapKV, AhaKV, H2O, Tova, Expected, Replay, L2Norm, Sink, Random)
 }
 WRAPPERS: dict[str, type[Wrapper]] = {
-    wrapper.name: wrapper for wrapper in (Caote, FastCaote, Critical, Ada, Pyramid, Heads)
+    wrapper.name: wrapper for wrapper in (Caote, FastCaote, Critical, Ada, Pyramid, Heads, Merge)
 }
 GRAPH = "onnx"  # base of the spec onnx:PATH.onnx
 

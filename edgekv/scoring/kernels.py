@@ -13,6 +13,7 @@ from edgekv.binding import library, structs
 from edgekv.policies.base import Policy, required_budget
 from edgekv.policies.head import Head
 from edgekv.policies.heads import Heads, native_shares
+from edgekv.policies.merge import Merge
 from edgekv.policies.selection import Protection
 from edgekv.policies.types import Indices
 
@@ -60,6 +61,8 @@ def head_budgets(policy: Policy, heads: Sequence[Head], protection: Protection) 
     """Return the cells of each head, as `Policy.head_budgets` without a limit."""
     if policy.spread == "head":
         return policy.head_budgets(heads, protection)
+    while isinstance(policy, Merge):  # it leaves the budgets to what it wraps
+        policy = policy.inner
     if isinstance(policy, Heads):
         return _divided(policy, heads, protection)
     fields = policy.native_fields()

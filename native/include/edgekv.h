@@ -244,6 +244,7 @@ struct edgekv_cache_params {
     int32_t  values;       // nonzero: a policy compares the values of a head, which a cache of latents does not have
     int32_t  before_rope;  // nonzero: a policy looks at keys or queries as they were before RoPE
     uint32_t slot;         // of the context's layout; each has one cache
+    uint32_t n_merged;     // cells of a head, at most, that are means of evicted ones; 0 = none
 };
 
 // Raise what params lack for a policy. With `probed` its queries come from probes of n_probe_rows, not from the text.
@@ -262,7 +263,8 @@ EDGEKV_API enum edgekv_status edgekv_cache_params_for(
 //   EDGEKV_STATUS_UNSUPPORTED    `repositions` or `before_rope` of keys that cannot be turned, as edgekv_context_rope says, though
 //                                layers without RoPE and sliding windows do not matter to `before_rope`; `values` where rows are
 //                                latents; layers that would share cells (EDGEKV_RAGGED_MODEL, EDGEKV_RAGGED_LAYERS), but their heads
-//                                differ in size or lie in different memories, or for LAYERS are not equally many
+//                                differ in size or lie in different memories, or for LAYERS are not equally many; `n_merged` of cells
+//                                on a device, or of heads that are too large for edgekv's own attention
 //   EDGEKV_STATUS_MODEL_INVALID  `wo_norms` of repacked weights whose file has other ones
 EDGEKV_API enum edgekv_status edgekv_cache_open(
                 struct llama_context * ctx,

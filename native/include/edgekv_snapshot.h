@@ -18,6 +18,7 @@
 //   uint32 order         (n_cells,)    of every head, its cells ascending by position
 //   float  accumulated   (n_cells,)    what scorings left with a cell, if kind.accumulates
 //   float  wo_norm       (n_cells,)    as edgekv_wo_norm writes it, if kind.wo_norms
+//   float  log_count     (n_cells,)    log of how many cells each is the mean of, if merges
 //   rows, of which any bytes are possible, from byte rows_begin on:
 //       of every head, the keys and then the values of its cells
 //       of every row of queries, those of every layer (F32)
@@ -69,7 +70,7 @@ struct edgekv_snapshot {
     int32_t                     rope_past;  // the position that RoPE will turn it by
     int32_t                     normed;     // tokens before it have their wo_norm
     uint32_t                    ring_head;  // cell where llama.cpp looks for a free one
-    uint32_t                    reserved;
+    uint32_t                    merges;     // 0 or 1: whether log_count is there
 };
 
 // Bytes of a snapshot taken now.

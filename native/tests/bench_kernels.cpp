@@ -66,13 +66,13 @@ int main() {
             gflops(attention, repeat([&] {
                 for (size_t cell = 0; cell < n_cells; cell += n_tile) {
                     kernel.attend({ n_queries, n_tile, dim, dim, panel.data(), keys.data() + cell * dim, keys.data() + cell * dim, dim,
-                                    n_seen.data(), nullptr, 0.0f, logits.data(), most.data(), attended.data(), out.data() });
+                                    n_seen.data(), nullptr, 0.0f, nullptr, logits.data(), most.data(), attended.data(), out.data() });
                 }
             })),
             gflops(of_panel, repeat([&] {
                 for (size_t cell = 0; cell < n_cells; cell += n_tile) {
                     kernel.attend_panel({ n_tile, dim, dim, panel.data(), keys.data() + cell * dim, keys.data() + cell * dim, dim,
-                                          n_seen.data(), nullptr, 0.0f, logits.data(), most.data(), attended.data(), out.data() });
+                                          n_seen.data(), nullptr, 0.0f, nullptr, logits.data(), most.data(), attended.data(), out.data() });
                 }
             })));
     }

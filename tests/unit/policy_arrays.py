@@ -77,7 +77,7 @@ SHARED = [  # specs whose heads may keep different numbers of cells
 
 def legal_combinations():
     """Every base alone, and with one or two wrappers that score or choose, where they go together."""
-    wrapping = [name for name in WRAPPERS if name not in ("ada", "pyramid", "heads")]
+    wrapping = [name for name in WRAPPERS if name not in ("ada", "pyramid", "heads", "merge")]
     for base in POLICIES:
         for n_wrappers in range(3):
             for wrappers in itertools.product(wrapping, repeat=n_wrappers):

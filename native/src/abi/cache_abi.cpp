@@ -20,6 +20,7 @@ enum edgekv_status edgekv_cache_params_for(const struct edgekv_policy * policy, 
         params->wo_norms |= policy->critical;
         params->values |= traits.values || (policy->base == EDGEKV_BASE_CUSTOM && policy->scorer->reads & EDGEKV_READS_VALUES);
         params->ragged |= traits.ragged;
+        params->n_merged = std::max(params->n_merged, policy->n_merged);
         params->before_rope |= traits.before_rope || traits.ahead;
         if (policy->base == EDGEKV_BASE_CUSTOM) {
             params->custom_reads |= policy->scorer->reads | EDGEKV_READS_POSITIONS;

@@ -6,6 +6,7 @@
 #include "llama-kv-cache.h"
 #include "llama-model.h"
 #include "rows/context_rope.h"
+#include "rows/host_attention.h"
 
 #include <algorithm>
 #include <cmath>
@@ -97,6 +98,10 @@ void require_suited(const llama_context & ctx, const edgekv_cache_params & param
     if (params.repositions != 0) {
         require_movable(ctx); // also where no layer has rows
     }
+    if (params.n_merged > 0 && (!HostAttention::can_attend(*memory.flat) || params.staged != EDGEKV_STAGING_AUTO)) {
+        throw Error(EDGEKV_STATUS_UNSUPPORTED, "merge needs cells in the processor's memory and edgekv's own attention, which heads of more "
+                                               "than 640 elements do not fit; keep the cells there, or choose a policy without merge");
+    }
 }
 
 } // namespace
@@ -139,6 +144,7 @@ edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & para
             layers_.back().w_v         = flat.is_latent() ? WeightRows(model, *model.layers[flat.il].wv_b) : WeightRows();
         }
     }
+    flat_.set_biases(params.n_merged > 0 ? cells_.at(0, 0).log_count : nullptr);
     work_ = std::make_unique<Workspace>(*ctx, flat_, shape, params, cells_.at(0, 0).wo_norm);
     if (params.n_query_rows > 0 || params.n_probe_rows > 0) {
         window_.emplace(flat_, params.n_query_rows, params.n_draft, params.n_probe_rows);
@@ -158,7 +164,10 @@ edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & para
 }
 
 // A device may still write to the rings of queries, which are freed next.
-edgekv_cache::~edgekv_cache() { llama_synchronize(ctx); }
+edgekv_cache::~edgekv_cache() {
+    llama_synchronize(ctx);
+    flat_.set_biases(nullptr);
+}
 
 void edgekv_cache::clear() {
     ctx->get_memory()->clear(false);

@@ -14,6 +14,7 @@ struct CellParts {
     bool softmax;     // of scores
     bool of_values;   // what a device makes of a value
     bool repositions; // RoPE positions
+    bool merges;      // how many cells each is the mean of
 };
 
 // One head's cells, n of them. All but `order` are indexed by cell.
@@ -24,6 +25,7 @@ struct HeadCells {
     uint32_t * order;         // cells ascending by position
     float *    accumulated;   // what scorings left with the cells; NULL where nothing is carried
     float *    wo_norm;       // norm1(V W_O) of those that the cache counts as normed; NULL where no policy reads it
+    float *    log_count;     // log of how many cells it is the mean of; NULL where nothing is merged
 };
 
 // The same of a cache that does not change.
@@ -34,6 +36,7 @@ struct HeadView {
     const uint32_t * order;
     const float *    accumulated;
     const float *    wo_norm;
+    const float *    log_count;
 };
 
 // What a compaction finds out about a head's cells, by cell.
@@ -44,6 +47,7 @@ struct HeadWork {
     float *   of_value; // what a device made of values; NULL where none does
     float *   next;     // what is carried from now on; NULL where nothing is
     float *   new_norm; // wo_norm, where those that the cache does not count as normed get theirs; NULL likewise
+    uint32_t * group;   // of the means that cells go into; NULL where nothing is merged
 };
 
 // The state of all cells.
@@ -64,6 +68,7 @@ class CellArrays {
     std::vector<uint32_t> order_;
     std::vector<float>    accumulated_;
     std::vector<float>    wo_norm_;
+    std::vector<float>    log_count_;
 };
 
 // What a compaction works in, for all cells.
@@ -83,6 +88,7 @@ class WorkArrays {
     std::vector<float>   score_;
     std::vector<float>   softmax_;
     std::vector<float>   of_value_;
+    std::vector<uint32_t> group_;
     float *              new_norms_;
 };
 

@@ -20,6 +20,7 @@ namespace {
 
 constexpr char    magic[8] = "edgekvs";
 constexpr int32_t max_past = 1 << 30; // tokens; room to go on
+constexpr float   most_log_count = 21.0f; // more than that of max_past
 
 // without padding they are compared and written as they lie
 static_assert(std::has_unique_object_representations_v<edgekv_snapshot_kind>);
@@ -77,6 +78,7 @@ struct Snapshot {
         header.normed    = cache.normed_;
         header.n_fresh   = cache.n_fresh_;
         header.divided   = int64_t(header.n_filled) < header.n_past;
+        header.merges    = cache.params_.n_merged > 0;
         for (size_t h = 0; h < kept.size(); ++h) {
             kept[h] = cache.flat_.head(h).kept;
         }
@@ -101,7 +103,7 @@ struct Snapshot {
                  header.version, EDGEKV_SNAPSHOT_VERSION);
         }
         const edgekv_snapshot_kind kind = kind_of(cache);
-        if (std::memcmp(&kind, &header.kind, sizeof(kind)) != 0) {
+        if (std::memcmp(&kind, &header.kind, sizeof(kind)) != 0 || header.merges != uint32_t(cache.params_.n_merged > 0)) {
             throw Error(EDGEKV_STATUS_INVALID_ARGUMENT, "the snapshot is of another model, layout or cache type, or of a cache that "
                                                         "was opened with other params; restore it where it was taken");
         }
@@ -151,6 +153,7 @@ struct Snapshot {
         each_head([](const auto & head) { return head.order; });
         each_head([](const auto & head) { return head.accumulated; });
         each_head([](const auto & head) { return head.wo_norm; });
+        each_head([](const auto & head) { return head.log_count; });
     }
 
     // ... and rows(tensor, first byte, bytes).
@@ -224,7 +227,6 @@ struct Snapshot {
         each_carried(cache, [&](const void *, size_t n) { header.rows_begin += n; });
         header.n_bytes = header.rows_begin;
         each_row(cache, [&](ggml_tensor *, size_t, size_t n) { header.n_bytes += n; });
-        header.reserved = 0;
     }
 
     void check_numbers(const edgekv_cache & cache) const {
@@ -288,6 +290,12 @@ struct Snapshot {
             }
             first += n;
         }
+        const size_t n_before   = 2 + turned + (header.kind.accumulates != 0) + (header.kind.wo_norms != 0); // arrays, as each_carried has them
+        const char * log_counts = position + n_before * n_all * sizeof(float);
+        for (size_t i = 0; header.merges != 0 && i < n_all; ++i) {
+            const auto log_count = number<float>(log_counts, i);
+            expect(log_count >= 0.0f && log_count <= most_log_count, "its cells are means of impossibly many");
+        }
     }
 };
 
@@ -299,7 +307,7 @@ uint64_t edgekv_snapshot_estimate_bytes(const struct edgekv_shape * shape, const
         return 0;
     }
     const bool     repositions = params->repositions != 0;
-    const uint64_t n_carried   = 2 + repositions + (params->accumulates != 0) + (params->wo_norms != 0); // as each_carried has them
+    const uint64_t n_carried   = 2 + repositions + (params->accumulates != 0) + (params->wo_norms != 0) + (params->n_merged > 0); // as each_carried has them
     const uint64_t n_numbers   = shape->n_head_total * (1 + n_carried * n_cells) + params->n_query_rows + shape->window_cells;
     *numbers_bytes             = sizeof(edgekv_snapshot) + n_numbers * sizeof(uint32_t);
     return *numbers_bytes + n_cells * shape->cell_bytes +

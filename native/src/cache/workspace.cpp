@@ -19,13 +19,14 @@ size_t n_workers(const edgekv_shape & shape, const edgekv_cache_params & params)
 CellParts cell_parts(const edgekv_shape & shape, const edgekv_cache_params & params) {
     const bool graphs = is_staged(shape, params) && params.staged != EDGEKV_STAGING_COPIES;
     return { params.accumulates != 0, params.wo_norms != 0, (params.ragged & EDGEKV_RAGGED_SOFTMAX) != 0, graphs && params.values != 0,
-             params.repositions != 0 };
+             params.repositions != 0, params.n_merged > 0 };
 }
 
 ScratchSize scratch_size(const edgekv_shape & shape, const edgekv_cache_params & params) {
     ScratchSize size{ shape.n_cells_max, std::max(shape.head_dim_k, shape.head_dim_v) };
     size.n_rows   = std::max(params.n_query_rows, params.n_probe_rows);
     size.n_window = shape.n_group_max * size.n_rows;
+    size.n_merged = params.n_merged;
     if (params.wo_norms) {
         const bool   latent = shape.latent_dim_v > 0;
         const size_t dim    = latent ? shape.latent_dim_v : shape.head_dim_v; // of a value that W_O takes

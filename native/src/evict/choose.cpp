@@ -1,5 +1,6 @@
 #include "evict/choose.h"
 
+#include "evict/merge.h"
 #include "hooks/status.h"
 #include "score/attention.h"
 
@@ -32,7 +33,7 @@ void choose_in_rounds(const edgekv_policy & policy, const Cells & cells, const f
     for (uint32_t round = 1; round <= policy.rounds; ++round) {
         const size_t n_left = n - n_evict * round / policy.rounds;
         score_caote(policy, cells, weights, alive, n_alive, scratch, errors);
-        select({ errors, cells.positions, alive, n_alive }, n_left, protection, scratch.line.data(), keep);
+        select({ errors, cells.positions, alive, n_alive, cells.log_counts }, n_left, protection, scratch.line.data(), keep);
         n_alive = std::remove_if(alive, alive + n_alive, [&](uint32_t cell) { return keep[cell] == 0; }) - alive;
     }
 }
@@ -67,8 +68,9 @@ void score(const edgekv_policy & policy, const Cells & cells, uint32_t budget, S
     }
 }
 
-void choose(const edgekv_policy & policy, const Cells & cells, float * weights, const edgekv_protection & protection,
-            uint32_t n_keep, Scratch & scratch, uint8_t * keep) {
+// Mark the n_keep cells that stay as they are.
+static void choose_whole(const edgekv_policy & policy, const Cells & cells, float * weights, const edgekv_protection & protection,
+                         size_t n_keep, Scratch & scratch, uint8_t * keep) {
     const size_t n    = cells.keys.n();
     float *      line = scratch.line.data();
     if (policy.weigh != EDGEKV_WEIGH_NONE || policy.critical) { // others only rank, and a softmax of floats may end in ties
@@ -83,7 +85,7 @@ void choose(const edgekv_policy & policy, const Cells & cells, float * weights, 
         score_caote(policy, cells, weights, cells.order, n, scratch, scratch.prior.data());
         scores = scratch.prior.data();
     }
-    const Ranked ranked = { scores, cells.positions, cells.order, n };
+    const Ranked ranked = { scores, cells.positions, cells.order, n, cells.log_counts };
     if (!policy.critical) {
         select(ranked, n_keep, protection, line, keep);
         return;
@@ -91,6 +93,14 @@ void choose(const edgekv_policy & policy, const Cells & cells, float * weights, 
     float * second = scratch.norms.data();
     second_stage(policy, cells, scores, second);
     select_in_stages(ranked, second, policy, n_keep, protection, line, keep);
+}
+
+void choose(const edgekv_policy & policy, const Cells & cells, float * weights, const edgekv_protection & protection,
+            uint32_t n_keep, Scratch & scratch, uint8_t * keep) {
+    const Ranked ranked = { weights, cells.positions, cells.order, cells.keys.n(), cells.log_counts };
+    const size_t n_new  = n_new_means(policy, ranked, protection, n_keep);
+    choose_whole(policy, cells, weights, protection, n_keep - n_new, scratch, keep);
+    mark_means(policy, ranked, n_new, keep);
 }
 
 } // namespace edgekv

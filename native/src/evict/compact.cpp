@@ -18,7 +18,7 @@ void Compaction::check_provided() const {
     const uint32_t rows   = traits_.rows_read(cache_.ctx->get_cparams().n_ubatch);
     const bool     probed = params_.probed != 0 && rows > 0;
     const bool     fits   = (probed || rows <= cache_.params_.n_query_rows) && (!traits_.accumulates || cache_.params_.accumulates) &&
-                      (!policy_.critical || cache_.params_.wo_norms) &&
+                      (!policy_.critical || cache_.params_.wo_norms) && policy_.n_merged <= cache_.params_.n_merged &&
                       (!(traits_.before_rope || traits_.ahead) || cache_.params_.before_rope) &&
                       (cache_.shape.latent_dim_v == 0 || !traits_.values) &&
                       (!custom || ((policy_.scorer->reads | EDGEKV_READS_POSITIONS) & ~cache_.params_.custom_reads) == 0);
@@ -96,6 +96,9 @@ Compaction::Compaction(const edgekv_cache & cache, const edgekv_compaction_param
     if (layers_.empty()) {
         outcome_ = Outcome::counted;
         return;
+    }
+    if (params_.reposition != 0) { // turned, they would be as near as what was read last, in numbers of what was read long ago
+        policy_.n_merged = 0;
     }
     policy_.carry = policy_.carry > 0.0 ? std::pow(policy_.carry, double(cache_.n_fresh_) / params_.budget) : 0.0;
     if (policy_.spread == EDGEKV_SPREAD_GIVEN && params_.budgets == nullptr) {

@@ -1,6 +1,7 @@
 // What policies see of a head, by which its cells are scored, and those that stay are marked.
 #include "evict/choose.h"
 #include "evict/compaction.h"
+#include "evict/merge.h"
 
 #include <algorithm>
 #include <cmath>
@@ -108,7 +109,8 @@ void Compaction::with_head(uint32_t il, uint32_t g, const QueryRows & rows, bool
                              valued_[layer.pool] ? found.of_value : nullptr,
                              &queries,
                              il,
-                             g };
+                             g,
+                             params_.reposition != 0 ? nullptr : head.log_count };
     f(found, seen);
 }
 
@@ -148,6 +150,13 @@ void Compaction::choose_head(uint32_t il, uint32_t g, Scratch & scratch) {
     with_head(il, g, parts_[0], false, values, scratch, [&](const HeadWork & found, const Cells & seen) {
         choose(policy_, seen, found.score, *params_.protection, budget, scratch, found.keep);
     });
+    if (policy_.n_merged > 0) {
+        const HeadView head = cache_.cells(il, g);
+        HostRows       k    = host_rows(il, g, false, head.n);
+        const HeadWork found = work(il, g);
+        group_cells({ nullptr, head.position, head.order, head.n, head.log_count }, rows_of_head(il, false, k, head.n), found.keep, scratch,
+                    found.group);
+    }
 }
 
 // Bytes that were copied between the host and where the rows lie.

@@ -1,8 +1,10 @@
 // The moves of a compaction: survivors of a head close its gaps, then heads close up with one another.
 #include "evict/compaction.h"
+#include "evict/merge.h"
 #include "hooks/status.h"
 #include "llama-kv-cache.h"
 
+#include <algorithm>
 #include <cstring>
 
 using namespace edgekv;
@@ -36,6 +38,14 @@ void Compaction::close_gaps(edgekv_cache & cache, uint32_t il, Scratch & scratch
         HostRows        k      = host_rows(il, g, false, graphs != nullptr ? 0 : head.n);
         HostRows        v      = host_rows(il, g, true, graphs != nullptr || layer.is_latent() ? 0 : head.n);
 
+        if (policy_.n_merged > 0) {
+            const Groups groups = { head.n, work(il, g).group, keep, head.log_count };
+            merge_rows(groups, layer.k->type, layer.head_dim_k, k.row(0), k_bytes, scratch);
+            if (!layer.is_latent()) {
+                merge_rows(groups, layer.v->type, layer.head_dim_v, v.row(0), v_bytes, scratch);
+            }
+            write_counts(groups, scratch);
+        }
         uint32_t hole = 0;
         for (uint32_t cell = budget; cell < head.n; ++cell) {
             if (!keep[cell]) {
@@ -50,7 +60,7 @@ void Compaction::close_gaps(edgekv_cache & cache, uint32_t il, Scratch & scratch
                 std::memcpy(k.row(hole), k.row(cell), k_bytes);
                 std::memcpy(v.row(hole), v.row(cell), v_bytes);
             }
-            for (float * carried : { head.accumulated, head.wo_norm }) {
+            for (float * carried : { head.accumulated, head.wo_norm, head.log_count }) {
                 if (carried != nullptr) {
                     carried[hole] = carried[cell];
                 }
@@ -97,6 +107,9 @@ void Compaction::reposition(edgekv_cache & cache, uint32_t il, int32_t end) {
                 work_.turns[il].turn(k.row(cell), delta);
             }
             head.rope_position[cell] = to;
+        }
+        if (head.log_count != nullptr) {
+            std::fill_n(head.log_count, n_kept, 0.0f); // means are cells like others now
         }
         k.commit(graphs != nullptr ? 0 : n_kept);
     }

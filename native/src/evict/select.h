@@ -8,16 +8,20 @@
 
 namespace edgekv {
 
-// Cells that compete: scores and positions are indexed by cell, `order` lists n cells ascending by position.
+// Cells that compete: all is indexed by cell, but `order` lists n cells ascending by position.
 struct Ranked {
     const float *    scores;
     const int32_t *  positions;
     const uint32_t * order;
     size_t           n;
+    const float *    log_counts = nullptr; // log of how many cells each is the mean of; NULL = each is itself alone
 };
 
-// Mark the cells that stay: keep[cell] = 1 for min(n, budget) of them, 0 for the others. Protected cells first, then the
-// best scores, ties to the later position; `line` is scratch of n floats. Throws Error when protected cells exceed the
+// Whether a cell is the mean of several.
+inline bool is_mean(const Ranked & cells, uint32_t cell) { return cells.log_counts != nullptr && cells.log_counts[cell] > 0.0f; }
+
+// Mark the cells that stay: keep[cell] = 1 for min(n, budget) of them, 0 for the others. Protected cells first, then means, then
+// the best scores, ties to the later position; `line` is scratch of n floats. Throws Error when protected cells exceed the
 // budget or a score is not finite.
 void select(const Ranked & cells, size_t budget, const edgekv_protection & protection, float * line, uint8_t * keep);
 

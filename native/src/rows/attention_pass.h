@@ -32,9 +32,11 @@ struct AttentionOperands {
 
 // The cells of a KV head that a batch sees, in the order of their sums.
 struct HeadRows {
-    const char * keys; // of the first one
-    const char * values;
-    size_t       n;
+    const char *  keys; // of the first one
+    const char *  values;
+    size_t        n;
+    const float * biases = nullptr; // (n_biased,) of the logits of the first ones; NULL = none
+    size_t        n_biased = 0;
 };
 
 // What a query sees of a tile.
@@ -96,6 +98,7 @@ class AttentionPass {
     void      put_query(size_t i, const float * query);
     void      put_out(size_t i, float * dst) const;
 
+    const float *   biases(const HeadRows & cells, size_t cell, size_t n);
     const int32_t * hidden(size_t i, size_t n, size_t n_cells, size_t next_query, size_t next_cell);
 
     // Of a query of KV head g: its query head, and its token.
@@ -116,6 +119,7 @@ class AttentionPass {
     float    out_rows_[n_floats];
     float    logits_[most_queries * most_cells]; // a panel's are no more
     int32_t  hidden_[most_queries * most_cells];
+    float    biases_[most_cells];
     float    most_[most_at_once];
     float    sums_[most_at_once];
     size_t   tokens_[most_at_once];

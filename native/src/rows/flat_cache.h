@@ -194,6 +194,14 @@ class FlatCache {
     void set_query_rings(std::vector<ggml_tensor *> rings);
     void aim_queries(uint32_t first, uint32_t n, int32_t lag);
 
+    // Say what is added to the logits of kept cells: (n_cells_total(),) by `Head::cell` of a pool after the pools before it; NULL = nothing
+    void set_biases(const float * biases) { biases_ = biases; }
+
+    // Of the kept cells of a head, or NULL.
+    const float * biases(const Layer & layer, const Head & head) const {
+        return biases_ != nullptr ? biases_ + pools_[layer.pool].offset + head.cell : nullptr;
+    }
+
     // What this slot gets next goes to its open rows from the n_filled-th on.
     void begin_part(uint32_t n_filled) { n_filled_ = n_filled; }
 
@@ -226,6 +234,7 @@ class FlatCache {
     std::vector<Head>                    heads_; // of all layers
     std::unordered_map<uint32_t, size_t> index_; // by il of a reader
     Queries                              queries_;
+    const float *                        biases_ = nullptr;
     std::shared_ptr<Notes>               notes_ = std::make_shared<Notes>();
     std::vector<std::unique_ptr<FlatCache>> others_; // further slots
     std::vector<Part>                    batch_; // empty while edgekv decodes none

@@ -26,6 +26,7 @@ struct Cells {
     const edgekv_queries * queries;
     uint32_t               layer;
     uint32_t               head;
+    const float *          log_counts = nullptr; // (n,) log of how many cells each is the mean of; NULL = each is itself alone
 };
 
 // Call f(first, n, values) for all rows, a few at a time: values (n, dim) of rows [first, first + n) are in scratch.rows.

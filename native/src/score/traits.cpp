@@ -115,6 +115,7 @@ void check(const edgekv_policy & policy) {
     require(!policy.critical || (policy.epsilon >= 0.0 && std::isfinite(policy.epsilon)), "policy.epsilon is not a number from 0 on");
     require(policy.aggregate >= EDGEKV_AGGREGATE_MEAN && policy.aggregate <= EDGEKV_AGGREGATE_MAX, "policy.aggregate is unknown");
     require(policy.carry >= 0.0 && policy.carry <= 1.0, "policy.carry is not in [0, 1]");
+    require(policy.n_merged <= 1024, "policy.n_merged is more than 1024");
     require(policy.spread >= EDGEKV_SPREAD_HEAD && policy.spread <= EDGEKV_SPREAD_GIVEN, "policy.spread is unknown");
     require(policy.safeguard >= 0.0 && policy.safeguard <= 1.0, "policy.safeguard is not in [0, 1]");
     require(policy.pyramid == 0.0 || policy.pyramid >= 1.0, "policy.pyramid must be at least 1, or 0 for none");

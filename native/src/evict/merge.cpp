@@ -1,0 +1,149 @@
+#include "evict/merge.h"
+
+#include "kernels/kernels.h"
+#include "kernels/row_types.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace edgekv {
+
+namespace {
+
+constexpr int n_rounds = 4; // of k-means; more change little
+
+float count_of(const float * log_counts, size_t cell) {
+    return log_counts == nullptr || log_counts[cell] == 0.0f ? 1.0f : std::round(std::exp(log_counts[cell]));
+}
+
+// The mean nearest to a key; of equally near ones the first.
+size_t nearest(const float * key, const float * means, size_t n_means, size_t dim) {
+    size_t best = 0;
+    float  least = INFINITY;
+    for (size_t j = 0; j < n_means; ++j) {
+        const float distance = kernels().squared_distance(key, means + j * dim, dim);
+        if (distance < least) {
+            least = distance;
+            best  = j;
+        }
+    }
+    return best;
+}
+
+// Add up the counts of the cells of every group; returns how many groups there are.
+size_t count_groups(const Groups & groups, Scratch & scratch) {
+    size_t n_groups = 0;
+    std::fill(scratch.counts.begin(), scratch.counts.end(), 0.0f);
+    for (size_t cell = 0; cell < groups.n; ++cell) {
+        const uint32_t group = groups.group[cell];
+        if (group != unmerged) {
+            scratch.counts[group] += count_of(groups.log_counts, cell);
+            n_groups = std::max<size_t>(n_groups, group + 1);
+        }
+    }
+    return n_groups;
+}
+
+} // namespace
+
+size_t n_new_means(const edgekv_policy & policy, const Ranked & cells, const edgekv_protection & protection, size_t n_keep) {
+    if (policy.n_merged == 0 || cells.n <= n_keep) {
+        return 0;
+    }
+    size_t n_protected = 0, n_means = 0;
+    for (size_t i = 0; i < cells.n; ++i) {
+        n_protected += is_protected(cells, i, protection);
+        n_means += is_mean(cells, cells.order[i]);
+    }
+    const size_t n_most = std::min<size_t>(policy.n_merged, (n_keep - std::min(n_keep, n_protected)) / 2);
+    return n_most - std::min(n_most, n_means);
+}
+
+void mark_means(const edgekv_policy & policy, const Ranked & cells, size_t n_new, uint8_t * keep) {
+    const auto n_gone = static_cast<size_t>(std::count_if(cells.order, cells.order + cells.n, [&](uint32_t cell) { return keep[cell] == 0; }));
+    size_t     n_old = 0, n_marked = 0, i_gone = 0;
+    for (size_t i = 0; policy.n_merged > 0 && n_gone > n_new && i < cells.n; ++i) {
+        const uint32_t cell = cells.order[i];
+        if (keep[cell] != 0) {
+            if (is_mean(cells, cell) && n_old + n_new < policy.n_merged) {
+                keep[cell] = as_mean;
+                ++n_old;
+            }
+        } else if (i_gone++ == (2 * n_marked + 1) * n_gone / (2 * std::max<size_t>(1, n_new)) && n_marked < n_new) {
+            keep[cell] = as_mean;
+            ++n_marked;
+        }
+    }
+}
+
+void group_cells(const Ranked & cells, const Rows & keys, const uint8_t * keep, Scratch & scratch, uint32_t * group) {
+    const size_t dim     = keys.dim();
+    float *      fixed   = scratch.means.data(); // what the means were, times their counts
+    float *      means   = fixed + scratch.means.size() / 3;
+    float *      sums    = means + scratch.means.size() / 3;
+    uint32_t *   gone    = scratch.alive.data();
+    size_t       n_means = 0, n_gone = 0;
+    for (size_t i = 0; i < cells.n; ++i) {
+        const uint32_t cell = cells.order[i];
+        group[cell]         = unmerged;
+        if (keep[cell] == as_mean) {
+            const float count = count_of(cells.log_counts, cell);
+            keys.read(cell, means + n_means * dim);
+            std::transform(means + n_means * dim, means + (n_means + 1) * dim, fixed + n_means * dim, [&](float x) { return count * x; });
+            scratch.counts[n_means] = count;
+            group[cell]             = static_cast<uint32_t>(n_means++);
+        } else if (keep[cell] == 0) {
+            keys.read(cell, scratch.keys.data() + n_gone * dim);
+            gone[n_gone++] = cell;
+        }
+    }
+    for (int round = 0; round < n_rounds && n_means > 0; ++round) {
+        float * totals = scratch.norms.data(); // n_means <= cells
+        std::copy_n(fixed, n_means * dim, sums);
+        std::copy_n(scratch.counts.data(), n_means, totals);
+        for (size_t i = 0; i < n_gone; ++i) {
+            const float * key   = scratch.keys.data() + i * dim;
+            const float   count = count_of(cells.log_counts, gone[i]);
+            const size_t  j     = nearest(key, means, n_means, dim);
+            group[gone[i]]      = static_cast<uint32_t>(j);
+            kernels().add_scaled(sums + j * dim, count, key, dim);
+            totals[j] += count;
+        }
+        for (size_t j = 0; j < n_means; ++j) {
+            std::transform(sums + j * dim, sums + (j + 1) * dim, means + j * dim, [&](float x) { return x / totals[j]; });
+        }
+    }
+}
+
+void merge_rows(const Groups & groups, int32_t type, size_t dim, char * rows, size_t stride, Scratch & scratch) {
+    const ggml_to_float_t   read     = row_to_float(type);
+    const ggml_from_float_t write    = row_from_float(type);
+    const size_t            n_groups = count_groups(groups, scratch);
+    std::fill_n(scratch.means.data(), n_groups * dim, 0.0f);
+    for (size_t cell = 0; cell < groups.n; ++cell) {
+        if (groups.group[cell] != unmerged) {
+            read(rows + cell * stride, scratch.anchor.data(), static_cast<int64_t>(dim));
+            kernels().add_scaled(scratch.means.data() + groups.group[cell] * dim, count_of(groups.log_counts, cell), scratch.anchor.data(), dim);
+        }
+    }
+    for (size_t cell = 0; cell < groups.n; ++cell) {
+        const uint32_t group = groups.group[cell];
+        if (groups.keep[cell] != as_mean || scratch.counts[group] == count_of(groups.log_counts, cell)) {
+            continue;
+        }
+        float * mean = scratch.means.data() + group * dim;
+        std::transform(mean, mean + dim, mean, [&](float x) { return x / scratch.counts[group]; });
+        write(mean, rows + cell * stride, static_cast<int64_t>(dim));
+    }
+}
+
+void write_counts(const Groups & groups, Scratch & scratch) {
+    count_groups(groups, scratch);
+    for (size_t cell = 0; cell < groups.n; ++cell) {
+        if (groups.keep[cell] == as_mean) {
+            groups.log_counts[cell] = std::log(scratch.counts[groups.group[cell]]);
+        }
+    }
+}
+
+} // namespace edgekv

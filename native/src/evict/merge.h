@@ -1,0 +1,41 @@
+// Merging: what a head evicts goes into a few cells that stay, each the mean of many, which attention counts as many.
+#pragma once
+
+#include "evict/select.h"
+#include "rows/rows.h"
+#include "score/scratch.h"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace edgekv {
+
+constexpr uint8_t  as_mean  = 2;          // marks a cell that stays, and takes others in
+constexpr uint32_t unmerged = UINT32_MAX; // the group of a cell that is in none
+
+// Cells of a head that shall become means at an eviction, beside those that are means: all together policy.n_merged, and at most half
+// of what is not protected.
+size_t n_new_means(const edgekv_policy & policy, const Ranked & cells, const edgekv_protection & protection, size_t n_keep);
+
+// Once cells are marked to stay: mark n_new of the others to stay, evenly over the text, and all means `as_mean`.
+void mark_means(const edgekv_policy & policy, const Ranked & cells, size_t n_new, uint8_t * keep);
+
+// Write the group of each of a head's cells: that of the mean with the nearest key, after a few rounds of k-means. Groups are counted
+// by position; a mean stays in its own, with the weight of its count. keep: by mark_means
+void group_cells(const Ranked & cells, const Rows & keys, const uint8_t * keep, Scratch & scratch, uint32_t * group);
+
+// What groups are written to.
+struct Groups {
+    size_t           n; // cells
+    const uint32_t * group;
+    const uint8_t *  keep;
+    float *          log_counts; // log of how many cells each is the mean of
+};
+
+// Write the mean of every group to the row of the cell that stays of it: keys or values, `dim` elements. A group of one keeps its bytes.
+void merge_rows(const Groups & groups, int32_t type, size_t dim, char * rows, size_t stride, Scratch & scratch);
+
+// Then write how many cells are in every group.
+void write_counts(const Groups & groups, Scratch & scratch);
+
+} // namespace edgekv

@@ -1,0 +1,323 @@
+"""`merge` in a running cache: means and counts are those of the reference, attention counts them, nothing is lost."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from cache_arrays import read_rows
+from small import words
+
+import edgekv
+from edgekv.binding.cache import Cache, CacheSnapshot
+from edgekv.binding.convert_cells import convert_cells
+from edgekv.binding.snapshot_meta import CachedSource, SnapshotMeta
+from edgekv.binding.structs import STAGING, CacheParams
+from edgekv.errors import ConfigError, UnsupportedModelError
+from edgekv.generation.sampler import GREEDY
+from edgekv.policies import Head, parse_policy
+from edgekv.policies.merge import N_ROUNDS, group_cells, merged
+from edgekv.policies.selection import Protection
+
+BLOCK, BUDGET, N_SINK, RECENT = 32, 64, 4, 16
+SPECS = ["keydiff+merge", "keydiff(rope=off)+merge(cells=6)", "sink+merge", "random+critical+merge(cells=9)"]
+# Root mean square of what storing a mean changes, over the deviation of rows.
+ROUNDING = {"f16": 5e-4, "q8_0": 1e-2, "q4_0": 0.15}
+SAME = 1e-5  # share of a distance within which float32 may take the other of two means
+
+
+@pytest.fixture(scope="module")
+def open_merging(open_runtime):
+    def open_merging(policy="keydiff+merge", **options):
+        return open_runtime(**{"policy": policy, "focus": False, "n_sink": N_SINK, "recent": RECENT} | options)
+
+    return open_merging
+
+
+def tokens_of(n, seed=1):
+    return np.random.default_rng(seed).integers(3, 250, n).tolist()
+
+
+def heads_of(cache):
+    return [(layer, g) for layer in range(cache.shape.n_layer) for g in range(cache.layer_heads(layer)[0])]
+
+
+def counts_of(cache):
+    """Cells that each cell is the mean of, by head, ascending by position."""
+    meta = SnapshotMeta.read(CachedSource(cache))
+    ends = np.cumsum(meta.cells)[:-1]
+    counts = np.rint(np.exp(meta.carried["log_count"].view(np.float32).astype(np.float64)))
+    by_head = zip(heads_of(cache), np.split(counts, ends), np.split(meta.carried["order"], ends), strict=True)
+    return {head: counts[order] for head, counts, order in by_head}
+
+
+def held(cache):
+    """Every head as the reference sees it; its cells ascending by position."""
+    return {
+        (layer, g): Head(
+            keys=read_rows(cache, layer, g),
+            values=read_rows(cache, layer, g, values=True),
+            positions=cache.positions(layer, g),
+            counts=counts,
+            budget=BUDGET,
+        )
+        for (layer, g), counts in counts_of(cache).items()
+    }
+
+
+def margin(gone, weights, means, counts):
+    """Return the least share by which the second mean is farther than the first, in any round."""
+    centers, least = means, np.inf
+    for _ in range(N_ROUNDS):
+        nearest = np.sort(((gone[:, None] - centers[None]) ** 2).sum(axis=2), axis=1)[:, :2]
+        least = min(least, ((nearest[:, 1] - nearest[:, 0]) / nearest[:, 1]).min())
+        groups = ((gone[:, None] - centers[None]) ** 2).sum(axis=2).argmin(axis=1)
+        centers = merged(means, counts, gone, weights, groups)
+    return least
+
+
+@pytest.mark.parametrize("kv_type", ROUNDING)
+@pytest.mark.parametrize("spec", SPECS)
+def test_means_and_counts_are_those_of_the_reference(open_merging, spec, kv_type):
+    n_compared = 0
+    with open_merging(spec, kv_type=kv_type) as rt:
+        cache, policy, tokens = rt.block_loop.cache, rt.options.parsed_policy, tokens_of(10 * BLOCK)
+        for i in range(0, len(tokens), BLOCK):
+            if cache.n_cells + BLOCK > BUDGET + BLOCK:
+                before = held(cache)
+                cache.compact(policy, BUDGET, n_sink=N_SINK, recent=RECENT)
+                for place, found in held(cache).items():
+                    if spec.startswith("keydiff(rope=off)") or "critical" in spec:  # the cache knows more than the head
+                        chosen = np.isin(before[place].positions, found.positions)
+                    else:
+                        chosen = np.zeros(len(before[place].positions), dtype=bool)
+                        chosen[policy.keep(before[place], Protection(N_SINK, RECENT))] = True
+                    n_compared += is_as_merged(before[place], found, chosen, ROUNDING[kv_type])
+            cache.feed(tokens[i : i + BLOCK])
+    assert n_compared >= 0.9 * 7 * len(before)
+
+
+def is_as_merged(before, found, chosen, rounding):
+    """Compare a head after an eviction; returns False if float32 may have taken another mean."""
+    np.testing.assert_array_equal(found.positions, before.positions[chosen])
+    means = found.counts > 1
+    taken = chosen.copy()
+    taken[chosen] = means
+    gone = ~chosen
+    keys, counts = before.keys, before.counts
+    if margin(keys[gone], counts[gone], keys[taken], counts[taken]) < SAME:
+        return False
+    groups = group_cells(keys[gone], counts[gone], keys[taken], counts[taken])
+    # a cell that became a mean, and took nothing in, counts as one, and is not to be told from the others
+    np.testing.assert_array_equal(found.counts[means], counts[taken] + np.bincount(groups, counts[gone], taken.sum()))
+    for name in ("keys", "values"):
+        rows = getattr(before, name)
+        expected = rows[chosen]
+        expected[means] = merged(rows[taken], counts[taken], rows[gone], counts[gone], groups)
+        error = getattr(found, name) - expected
+        assert not error[~means].any()
+        assert np.sqrt(np.mean(error[means] ** 2)) <= rounding * rows.std()
+    return True
+
+
+def snapshot_of(meta, rows):
+    """A snapshot of changed numbers and rows (n_bytes,) uint8."""
+    meta.header.rows_begin = meta.n_bytes
+    meta.header.n_bytes = meta.n_bytes + len(rows)
+    return CacheSnapshot(np.concatenate([meta.to_bytes(), rows]))
+
+
+@pytest.mark.parametrize("n_tokens", [1, 20], ids=["a token", "a block"])
+def test_a_mean_of_two_equal_cells_counts_as_the_two(open_merging, n_tokens):
+    """Cells a and b of every head get equal rows; then b goes, and a counts twice."""
+    a, b = 10, 20
+    with open_merging("sink+merge") as rt:
+        cache = rt.block_loop.cache
+        for i in range(3):
+            cache.feed(tokens_of(BLOCK, seed=i))
+        cache.compact(parse_policy("sink"), BUDGET, recent=RECENT)
+        n_row = cache.row_format(0, values=False).dim * 2
+        assert cache.shape.cell_bytes == 2 * n_row * cache.shape.n_head_total
+
+        def logits(meta, rows):
+            cache.restore(snapshot_of(meta, rows.reshape(-1)))
+            cache.feed(tokens_of(n_tokens, seed=9), want_logits=True)
+            return rt.context.logits_array().copy()
+
+        def read():
+            source = CachedSource(cache)
+            meta, data = SnapshotMeta.read(source), np.empty(source.n_bytes, np.uint8)
+            source.read_into(0, data)
+            return meta, data[int(meta.header.rows_begin) :].reshape(cache.shape.n_head_total, 2, BUDGET, n_row)
+
+        meta, rows = read()
+        other = logits(meta, rows)
+        cache.restore(snapshot_of(meta, rows.reshape(-1)))
+        meta, rows = read()
+        rows[:, :, b] = rows[:, :, a]
+        twice = logits(meta, rows)
+
+        def without_b(array):
+            return np.delete(array.reshape(-1, BUDGET), b, axis=1).reshape(-1)
+
+        order = without_order_of(meta.carried["order"].reshape(-1, BUDGET), b)
+        meta.carried = {name: without_b(array) for name, array in meta.carried.items()} | {"order": order}
+        meta.kept = meta.kept - np.uint32(1)
+        once = logits(meta, np.delete(rows, b, axis=2))
+        counts = meta.carried["log_count"].view(np.float32).reshape(-1, BUDGET - 1).copy()
+        counts[:, a] = np.log(2)
+        meta.carried["log_count"] = counts.view(np.uint32).reshape(-1)
+        counted = logits(meta, np.delete(rows, b, axis=2))
+    scale = twice.std()
+    assert np.abs(counted - twice).max() < 1e-4 * scale < 1e-2 * scale < np.abs(once - twice).max()
+    assert np.abs(other - twice).max() > 1e-2 * scale
+
+
+def without_order_of(order, cell):
+    """Orders (n_heads, n) of cells when one cell is gone from every head."""
+    kept = order[order != cell].reshape(len(order), -1)
+    return (kept - (kept > cell)).astype(np.uint32).reshape(-1)
+
+
+EVERY_KIND = [
+    "keydiff+merge",
+    "snapkv+ada+merge(cells=8)",
+    "h2o+critical+merge",
+    "tova+caote(rounds=2)+pyramid(beta=2)+merge",
+    "replay+ada(scope=model)+merge",
+    "expected+merge(cells=3)",
+    "counting+merge",
+]
+
+
+@pytest.fixture
+def counting():
+    """A custom scorer by that name."""
+    edgekv.policies.register("counting", lambda positions: -(positions % 7).astype(np.float32))
+    yield
+    edgekv.policies.unregister("counting")
+
+
+@pytest.mark.usefixtures("counting")
+@pytest.mark.parametrize("spec", EVERY_KIND)
+def test_no_token_is_lost(open_merging, spec):
+    """Counts add up to the tokens that were read and generated, for every head."""
+    with open_merging(spec) as rt, rt.session() as session:
+        session.read(words(70))
+        list(session.ask("And then?", max_tokens=90, ignore_eos=True, allow_loops=True))
+        assert rt.block_loop.work.evictions > 8
+        counts = counts_of(rt.block_loop.cache)
+        assert {float(of_head.sum()) for of_head in counts.values()} == {float(session.n_past)}
+        assert max(len(of_head) for of_head in counts.values()) < session.n_past / 2
+
+
+def test_a_question_keeps_the_means_and_drops_what_it_does_not_need(open_merging):
+    with open_merging(focus="question") as rt, rt.session() as session:
+        session.read(words(60))
+        before = sum(of_head.sum() for of_head in counts_of(rt.block_loop.cache).values())
+        list(session.ask("Who?", files=[], max_tokens=1))
+        list(session.ask(words(60), max_tokens=4))
+        after = counts_of(rt.block_loop.cache)
+        assert sum(of_head.sum() for of_head in after.values()) >= before
+        assert all((of_head > 1).any() for of_head in after.values())
+
+
+def reply(session, question="What then?"):
+    return list(session.ask(question, max_tokens=24, sampling=GREEDY, ignore_eos=True, allow_loops=True))
+
+
+@pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])
+@pytest.mark.parametrize("kv_type", ["f16", "q4_0"])
+def test_sessions_go_on_from_snapshots_and_files(open_merging, tmp_path, isolated, kv_type):
+    with open_merging(isolated=isolated, kv_type=kv_type) as rt, rt.session() as session:
+        session.read(words(70))
+        snapshot = session.snapshot()
+        session.save(tmp_path / "saved")
+        expected = reply(session)
+        session.restore(snapshot)
+        assert reply(session) == expected
+        with rt.load_session(tmp_path / "saved") as loaded:
+            assert reply(loaded) == expected
+        session.restore(snapshot)
+        with rt.session() as other:  # the first one is swapped out
+            reply(other)
+        assert reply(session) == expected
+
+
+def test_means_are_refused_without_merge_and_single_cells_are_taken(open_merging):
+    with open_merging() as merging, open_merging("keydiff") as plain:
+        for rt in (merging, plain):
+            rt.block_loop.read(tokens_of(6 * BLOCK), lambda n: True)
+        with pytest.raises(ConfigError, match=r"means of evicted ones, which only a policy with \+merge counts"):
+            convert_cells(CachedSource(merging.block_loop.cache), plain.block_loop.cache)
+        assert plain.block_loop.cache.n_past == 6 * BLOCK
+        convert_cells(CachedSource(plain.block_loop.cache), merging.block_loop.cache)
+        assert all((of_head == 1).all() for of_head in counts_of(merging.block_loop.cache).values())
+        merging.block_loop.begin()
+        merging.block_loop.read(tokens_of(BLOCK), lambda n: True)
+        convert_cells(CachedSource(merging.block_loop.cache), plain.block_loop.cache)  # nothing was merged yet
+        assert plain.block_loop.cache.n_past == BLOCK
+
+
+def test_a_snapshot_of_impossible_counts_is_refused(open_merging):
+    with open_merging() as rt, rt.session() as session:
+        session.read(words(70))
+        cache = rt.block_loop.cache
+        meta, data = SnapshotMeta.read(CachedSource(cache)), cache.snapshot().data.copy()
+        at = int(meta.header.rows_begin) - 4
+        for count in (-1.0, 30.0, np.inf, np.nan):
+            data[at : at + 4] = np.frombuffer(np.float32(count).tobytes(), np.uint8)
+            with pytest.raises(ConfigError, match="means of impossibly many"):
+                cache.restore(CacheSnapshot(data))
+
+
+@pytest.mark.parametrize("n_words", [40, 120], ids=["as it was", "turned"])
+def test_turned_keys_end_it(open_runtime, n_words):
+    """From the first eviction that turns keys on everything is as without merge."""
+    texts = {}
+    for policy in ("keydiff", "keydiff+merge"):
+        with open_runtime(policy=policy, focus=False, n_ctx_train=512) as rt, rt.session() as session:
+            session.read(words(n_words))
+            is_turned = rt.block_loop.work.repositions > 0
+            if policy.endswith("merge"):
+                assert any((of_head > 1).any() for of_head in counts_of(rt.block_loop.cache).values()) != is_turned
+            texts[policy] = reply(session)
+            is_turned = rt.block_loop.work.repositions > 0
+    assert (texts["keydiff"] == texts["keydiff+merge"]) == (n_words == 120)
+
+
+def test_parallel_sessions_reply_as_alone(open_merging):
+    questions = ["What then?", "Where?", "Who was it?"]
+    with open_merging() as rt:
+        alone = []
+        for question in questions:
+            with rt.session() as session:
+                session.read(words(50, question[:2]))
+                alone.append(reply(session, question))
+    with open_merging(parallel=3, memory="4GiB") as rt:
+        sessions = [rt.session() for _ in questions]
+        for session, question in zip(sessions, questions, strict=True):
+            session.read(words(50, question[:2]))
+        with ThreadPoolExecutor(len(questions)) as pool:
+            assert list(pool.map(reply, sessions, questions)) == alone
+        for session in sessions:
+            session.close()
+
+
+def test_drafts_say_what_single_tokens_say(open_merging):
+    said = []
+    for prompt_lookup in ("off", "on"):
+        with open_merging(prompt_lookup=prompt_lookup) as rt, rt.session() as session:
+            session.read(words(90))
+            said.append(reply(session))
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("staging", ["copies", "graphs"])
+def test_cells_that_others_read_are_refused(open_merging, staging):
+    """Copies and graphs read rows as a device does, and know no counts."""
+    with open_merging() as rt:
+        rt.block_loop.cache.close()
+        with pytest.raises(UnsupportedModelError, match="merge needs cells in the processor's memory"):
+            Cache(rt.context, CacheParams(staged=STAGING[staging], n_merged=4))
