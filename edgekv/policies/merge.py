@@ -13,7 +13,7 @@ from .selection import Protection, by_position
 from .types import Floats, Indices, Scores
 from .wrappers import Division
 
-N_ROUNDS = 4  # rounds of k-means
+N_ROUNDS = 2  # rounds of k-means
 
 
 @dataclass(frozen=True)
@@ -42,17 +42,23 @@ class Merge(Division):
     cells: int = option(16, "cells of a head that are means, at most", minimum=1, maximum=1024)
 
     def keep(self, head: Head, protection: Protection, budget: int | None = None) -> Indices:
-        """Return the cells to keep, all means and those that become means among them, ascending by position."""
-        budget = required_budget(head) if budget is None else budget
+        """Return the cells to keep, means among them, ascending by position."""
+        return self.keep_and_merge(head, protection, required_budget(head) if budget is None else budget)[0]
+
+    def keep_and_merge(self, head: Head, protection: Protection, budget: int) -> tuple[Indices, Indices]:
+        """Return the cells to keep, and those of them that take in what goes, each ascending by position."""
+        old = np.zeros(len(head.positions), dtype=bool) if head.counts is None else head.counts > 1
         n_protected = int(protection.mask(head.positions).sum())
-        means = np.array([]) if head.counts is None else np.sort(head.positions[head.counts > 1])
-        n_new = max(0, min(self.cells, (budget - n_protected) // 2) - len(means))
+        n_new = max(0, min(self.cells, (budget - n_protected) // 2) - int(old.sum()))
         if len(head.positions) <= budget:
             n_new = 0
-        stay = tuple((int(p), int(p) + 1) for p in means[max(0, len(means) - (budget - n_new - n_protected)) :])
+        room = budget - n_new - n_protected
+        stay = tuple((int(p), int(p) + 1) for p in np.sort(head.positions[old])[::-1][:room])
         kept = self.inner.keep(head, replace(protection, pinned=protection.pinned + stay), budget - n_new)
         gone = head.order[~np.isin(head.order, kept)]
-        return by_position(np.concatenate([kept, gone[new_means(len(gone), n_new)]]), head.positions)
+        new = gone[new_means(len(gone), n_new)]
+        means = np.concatenate([kept[old[kept]], new])
+        return by_position(np.concatenate([kept, new]), head.positions), by_position(means, head.positions)
 
     def native_fields(self) -> dict[str, Any]:
         return self.inner.native_fields() | {"n_merged": self.cells}

@@ -10,22 +10,19 @@ namespace edgekv {
 
 namespace {
 
-constexpr int n_rounds = 4; // of k-means; more change little
+constexpr int n_rounds = 2; // of k-means; more change little
 
 float count_of(const float * log_counts, size_t cell) {
     return log_counts == nullptr || log_counts[cell] == 0.0f ? 1.0f : std::round(std::exp(log_counts[cell]));
 }
 
-// The mean nearest to a key; of equally near ones the first.
-size_t nearest(const float * key, const float * means, size_t n_means, size_t dim) {
+// The mean (n_means, dim) nearest to a key; of equally near ones the first. squares (n_means,) of the means; products is scratch.
+size_t nearest(const float * key, const float * means, const float * squares, size_t n_means, size_t dim, float * products) {
+    kernels().dots(means, n_means, key, dim, products);
     size_t best = 0;
-    float  least = INFINITY;
-    for (size_t j = 0; j < n_means; ++j) {
-        const float distance = kernels().squared_distance(key, means + j * dim, dim);
-        if (distance < least) {
-            least = distance;
-            best  = j;
-        }
+    for (size_t j = 0; j < n_means; ++j) { // the key's own square is the same for all
+        products[j] = squares[j] - 2.0f * products[j];
+        best        = products[j] < products[best] ? j : best;
     }
     return best;
 }
@@ -98,13 +95,16 @@ void group_cells(const Ranked & cells, const Rows & keys, const uint8_t * keep, 
         }
     }
     for (int round = 0; round < n_rounds && n_means > 0; ++round) {
-        float * totals = scratch.norms.data(); // n_means <= cells
+        float * totals   = scratch.norms.data(); // there are no more means than cells
+        float * squares  = scratch.prior.data();
+        float * products = scratch.line.data();
+        kernels().squares(means, n_means, dim, squares);
         std::copy_n(fixed, n_means * dim, sums);
         std::copy_n(scratch.counts.data(), n_means, totals);
         for (size_t i = 0; i < n_gone; ++i) {
             const float * key   = scratch.keys.data() + i * dim;
             const float   count = count_of(cells.log_counts, gone[i]);
-            const size_t  j     = nearest(key, means, n_means, dim);
+            const size_t  j     = nearest(key, means, squares, n_means, dim, products);
             group[gone[i]]      = static_cast<uint32_t>(j);
             kernels().add_scaled(sums + j * dim, count, key, dim);
             totals[j] += count;
