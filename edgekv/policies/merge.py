@@ -23,7 +23,7 @@ class Merge(Division):
     logit[i] = q k[i] + ln(n[i])
 
     A mean has the mean key and value of n cells, and attention counts it n times. At an eviction each cell that goes is
-    taken in by the mean with the nearest key, after a few rounds of k-means. A head has at most `cells` means, and at
+    taken in by the mean with the nearest key, after two rounds of k-means. A head has at most `cells` means, and at
     most half of what is not protected. Means stay. Each begins as one of the cells that would go, evenly over the text,
     and keeps its position.
 
