@@ -14,6 +14,7 @@ from .types import Floats, Indices, Scores
 from .wrappers import Division
 
 N_ROUNDS = 2  # rounds of k-means
+CELLS_A_MEAN = 8  # free cells of a head for each mean, at least
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Merge(Division):
 
     A mean has the mean key and value of n cells, and attention counts it n times. At an eviction each cell that goes is
     taken in by the mean with the nearest key, after two rounds of k-means. A head has at most `cells` means, and at
-    most half of what is not protected. Means stay. Each begins as one of the cells that would go, evenly over the text,
+    most an eighth of what is not protected. Means stay. Each begins as one of the cells that would go, evenly over the text,
     and keeps its position.
 
     An eviction that turns keys to adjacent positions ends this: turned, means would be as near as the newest cells, and
@@ -49,7 +50,7 @@ class Merge(Division):
         """Return the cells to keep, and those of them that take in what goes, each ascending by position."""
         old = np.zeros(len(head.positions), dtype=bool) if head.counts is None else head.counts > 1
         n_protected = int(protection.mask(head.positions).sum())
-        n_new = max(0, min(self.cells, (budget - n_protected) // 2) - int(old.sum()))
+        n_new = max(0, min(self.cells, (budget - n_protected) // CELLS_A_MEAN) - int(old.sum()))
         if len(head.positions) <= budget:
             n_new = 0
         room = budget - n_new - n_protected

@@ -143,7 +143,7 @@ struct edgekv_policy {
     uint32_t n_ahead; // EXPECTED: positions to come, from the next token's on, over which a cache averages RoPE, at least 1.
                       // On plain arrays queries are given as such averages
     uint32_t n_merged; // cells of a head, at most, that are means of those that went, each with the log of their number added to its
-                       // logit; at most 1024, and at most half of what is not protected. An eviction that turns keys makes none,
+                       // logit; at most 1024, and at most an eighth of what is not protected. An eviction that turns keys makes none,
                        // and the means there are count as single cells from then on. On plain arrays cells are chosen as if none
                        // was a mean yet
 };

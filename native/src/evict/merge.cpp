@@ -10,7 +10,8 @@ namespace edgekv {
 
 namespace {
 
-constexpr int n_rounds = 2; // of k-means; more change little
+constexpr int    n_rounds     = 2; // of k-means; more change little
+constexpr size_t cells_a_mean = 8; // that are not protected: more means leave too few of them
 
 float count_of(const float * log_counts, size_t cell) {
     return log_counts == nullptr || log_counts[cell] == 0.0f ? 1.0f : std::round(std::exp(log_counts[cell]));
@@ -52,7 +53,7 @@ size_t n_new_means(const edgekv_policy & policy, const Ranked & cells, const edg
         n_protected += is_protected(cells, i, protection);
         n_means += is_mean(cells, cells.order[i]);
     }
-    const size_t n_most = std::min<size_t>(policy.n_merged, (n_keep - std::min(n_keep, n_protected)) / 2);
+    const size_t n_most = std::min<size_t>(policy.n_merged, (n_keep - std::min(n_keep, n_protected)) / cells_a_mean);
     return n_most - std::min(n_most, n_means);
 }
 

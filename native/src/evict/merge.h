@@ -13,14 +13,14 @@ namespace edgekv {
 constexpr uint8_t  as_mean  = 2;          // marks a cell that stays, and takes others in
 constexpr uint32_t unmerged = UINT32_MAX; // the group of a cell that is in none
 
-// Cells of a head that shall become means at an eviction, beside those that are means: all together policy.n_merged, and at most half
-// of what is not protected.
+// Cells of a head that shall become means at an eviction, beside those that are means: all together policy.n_merged, and at most an
+// eighth of what is not protected.
 size_t n_new_means(const edgekv_policy & policy, const Ranked & cells, const edgekv_protection & protection, size_t n_keep);
 
 // Once cells are marked to stay: mark n_new of the others to stay, evenly over the text, and all means `as_mean`.
 void mark_means(const edgekv_policy & policy, const Ranked & cells, size_t n_new, uint8_t * keep);
 
-// Write the group of each of a head's cells: that of the mean with the nearest key, after a few rounds of k-means. Groups are counted
+// Write the group of each of a head's cells: that of the mean with the nearest key, after two rounds of k-means. Groups are counted
 // by position; a mean stays in its own, with the weight of its count. keep: by mark_means
 void group_cells(const Ranked & cells, const Rows & keys, const uint8_t * keep, Scratch & scratch, uint32_t * group);
 

@@ -31,7 +31,7 @@ def test_every_kind_merges_what_it_evicts(family_model, name):
         counts = np.rint(np.exp(meta.carried["log_count"].view(np.float32).astype(np.float64)))
         by_head = np.split(counts, np.cumsum(meta.cells)[:-1])
         assert {float(of_head.sum()) for of_head in by_head} == {float(session.n_past)}
-        assert all((of_head > 1).sum() > 8 for of_head in by_head)
+        assert all((of_head > 1).sum() >= 4 for of_head in by_head)
         snapshot = session.snapshot()
         ask = {"max_tokens": 12, "sampling": GREEDY, "ignore_eos": True, "allow_loops": True}
         said = list(session.ask("What is there?", **ask))
