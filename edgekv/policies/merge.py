@@ -25,8 +25,8 @@ class Merge(Division):
 
     A mean has the mean key and value of n cells, and attention counts it n times. At an eviction each cell that goes is
     taken in by the mean with the nearest key, after two rounds of k-means. A head has at most `cells` means, and at
-    most an eighth of what is not protected. Means stay. Each begins as one of the cells that would go, evenly over the text,
-    and keeps its position.
+    most an eighth of what is not protected. Means stay. Each begins as one of the cells that would go, evenly over the
+    text, and keeps its position.
 
     An eviction that turns keys to adjacent positions ends this: turned, means would be as near as the newest cells, and
     count as many as are far away. Means count as single cells from then on.

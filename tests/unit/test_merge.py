@@ -1,4 +1,4 @@
-"""The cells that `merge` keeps, and the reference of its means; tests/runtime/test_merged_cells.py has the cache's own."""
+"""The cells that `merge` keeps, and the reference of its means. tests/runtime/test_merged_cells.py has the cache."""
 
 from __future__ import annotations
 
