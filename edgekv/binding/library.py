@@ -22,7 +22,7 @@ from . import structs
 
 __all__ = ["bindings", "call", "error_of", "library_path", "load"]
 
-ABI_VERSION = 19
+ABI_VERSION = 20
 ERR_SIZE = 2048
 
 STATUS_ERRORS: dict[int, type[EdgeKVError]] = {
