@@ -79,7 +79,7 @@ def common(
         typer.Option(
             metavar="SPEC",
             help="Eviction policy, with options as in 'keydiff(kernel=15)'. Default: keydiff(rope=off), of the default "
-            "model keydiff; with --budget up to 1024 keydiff(rope=off)+heads, if there is a table (`edgekv heads`).",
+            "model keydiff; with --budget up to 1024 and a table (`edgekv heads`) keydiff(rope=off)+heads+merge.",
         ),
     ] = None,
     budget: Annotated[

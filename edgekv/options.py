@@ -41,7 +41,8 @@ def default_threads() -> int:
 
 DEFAULT_POLICY = "keydiff"  # models that have a name, and those whose keys cannot be turned back
 UNTURNED_POLICY = "keydiff(rope=off)"  # the default for other models
-DIVIDED_POLICY = "keydiff(rope=off)+heads"  # the default for few cells, of models with a table of heads
+DIVIDED_POLICY = "keydiff(rope=off)+heads"  # the default for few cells on a device, of models with a table of heads
+MERGED_POLICY = DIVIDED_POLICY + "+merge"  # the same for cells in the processor's memory
 
 
 def divides_known(budget: int | None) -> bool:

@@ -18,7 +18,7 @@ from edgekv.binding.callback import Callback
 from edgekv.errors import ConfigError
 from edgekv.models.catalog import known_as
 from edgekv.models.head_shares import has_shares
-from edgekv.options import DEFAULT_POLICY, DIVIDED_POLICY, KV_TYPES, UNTURNED_POLICY, Options
+from edgekv.options import DEFAULT_POLICY, DIVIDED_POLICY, KV_TYPES, MERGED_POLICY, UNTURNED_POLICY, Options
 
 from .budget_search import BudgetSearch
 from .default_memory import is_bundled, most_default_bytes
@@ -35,10 +35,13 @@ IMPOSSIBLE, GIVE_UP = -1, -2  # further answers of an edgekv_setting_fits than 0
 MOST_DIVIDED = 1024  # the most cells of a head with which a division by a table was measured (docs/results)
 
 
-def default_policy(model: Path, budget: int | None) -> str:
-    """Return the policy that keeps most of a text in so many cells, as measured (docs/results); None = all that fit."""
+def default_policy(model: Path, budget: int | None, *, on_device: bool = False) -> str:
+    """Return the policy that keeps most of a text in so many cells, as measured (docs/results).
+
+    budget: None = all that fit; on_device: some cells may lie there
+    """
     if budget is not None and budget <= MOST_DIVIDED and has_shares(model):
-        return DIVIDED_POLICY
+        return DIVIDED_POLICY if on_device else MERGED_POLICY
     return UNTURNED_POLICY if known_as(model) is None else DEFAULT_POLICY
 
 
@@ -76,7 +79,8 @@ class Request:
         chosen: dict[str, Any] = {}
         left_open = self.open
         if "policy" in left_open:
-            chosen["policy"] = default_policy(path, self.options.budget)
+            on_device = bool(self.options.gpu_layers or self.options.servers)
+            chosen["policy"] = default_policy(path, self.options.budget, on_device=on_device)
         if "memory" in left_open:
             if is_bundled(path):
                 left_open -= {"memory"}

@@ -11,7 +11,7 @@ from edgekv.binding.ggml_devices import has_gpu
 from edgekv.errors import ConfigError
 from edgekv.memory.sizes import check_ceiling
 from edgekv.models.header import Header
-from edgekv.options import DEFAULT_POLICY, Options
+from edgekv.options import DEFAULT_POLICY, DIVIDED_POLICY, MERGED_POLICY, Options
 
 from .assign_layers import assign_layers
 from .choice import Request, choose
@@ -66,10 +66,14 @@ def planned(path: Path, request: Request) -> Iterator[tuple[Plan, Estimator, Req
 
 
 def _scorable(estimates: Estimator, request: Request) -> Request:
-    """Return the request, with a policy that reads keys as they are if a chosen one cannot turn them back."""
-    chosen = "policy" in request.open and request.options.parsed_policy.base.before_rope
-    if not chosen or estimates.allows(request.preferred):
+    """Return the request with a chosen policy that the model's cells allow: without means, or of keys as they are."""
+    if "policy" not in request.open or not request.options.parsed_policy.base.before_rope:
         return request
+    less = [DIVIDED_POLICY] if request.options.policy == MERGED_POLICY else []
+    for policy in (request.options.policy, *less):
+        tried = replace(request, options=replace(request.options, policy=policy))
+        if estimates.allows(tried.preferred):
+            return tried
     return replace(request, options=replace(request.options, policy=DEFAULT_POLICY))
 
 

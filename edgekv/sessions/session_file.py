@@ -24,7 +24,7 @@ from edgekv.errors import BudgetError, ConfigError, SessionFileError
 from edgekv.generation.request import Logging
 from edgekv.memory import process
 from edgekv.memory.sizes import format_size
-from edgekv.options import DEFAULT_POLICY, DIVIDED_POLICY, UNTURNED_POLICY
+from edgekv.options import DEFAULT_POLICY, DIVIDED_POLICY, MERGED_POLICY, UNTURNED_POLICY
 from edgekv.policies import parse_policy
 from edgekv.store.atomic_write import atomic_write
 from edgekv.store.log import TokenLog
@@ -149,8 +149,10 @@ def _check(file: SnapshotFile, engine: LoadedModel, said: Said, notes: BlockLoop
             f"{engine.plan.model.name!r} ({engine.model_digest[:8]!r}); open one with the model that it was saved with"
         )
     own = options.parsed_policy.spec
-    usual = [parse_policy(spec).spec for spec in (DEFAULT_POLICY, UNTURNED_POLICY, DIVIDED_POLICY)]
-    goes_on = {policy, own} <= set(usual) and usual.index(policy) < usual.index(own)  # what is even can be divided
+    usual = [parse_policy(spec).spec for spec in (DEFAULT_POLICY, UNTURNED_POLICY, DIVIDED_POLICY, MERGED_POLICY)]
+    goes_on = {policy, own} <= set(usual) and usual.index(policy) < usual.index(
+        own
+    )  # even cells can be divided, and merged
     if policy != own and not goes_on:
         raise SessionFileError(
             f"{file.name} was saved with policy={policy!r}, but this runtime has "

@@ -336,7 +336,7 @@ def test_a_batch_goes_on_with_its_policy_when_a_table_of_heads_would_choose_anot
 
     assert policy("one.jsonl") == "keydiff(rope=off)"
     path_beside(model).write_text(HeadShares(((1.0, 2.0), (3.0, 4.0)), 2, "replay", 1, 100).to_json())
-    assert policy("two.jsonl") == "keydiff(rope=off)+heads"
+    assert policy("two.jsonl") == "keydiff(rope=off)+heads+merge"
     assert policy("one.jsonl") == "keydiff(rope=off)"
 
 

@@ -19,7 +19,7 @@ from edgekv.evals import measured_heads
 from edgekv.models.head_shares import path_beside, path_in_cache, read_shares
 from edgekv.planning.planner import make_plan
 
-DIVIDED, EVEN = "keydiff(rope=off)+heads", "keydiff(rope=off)"
+DIVIDED, EVEN = "keydiff(rope=off)+heads+merge", "keydiff(rope=off)"
 NEW = "is measured now, once, by reading 1,024 tokens twice"
 MEASURED = "measured in "
 SAME = "all heads get equally many cells: "

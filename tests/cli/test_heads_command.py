@@ -39,12 +39,12 @@ def test_a_table_is_made_and_found(model, book):
     assert read_shares(model.with_name("again.json")) == shares
 
     asked = run_here("plan", model, "--memory", "4GiB", "--budget", 64, "--json")
-    assert json.loads(asked.stdout)["policy"] == "keydiff(rope=off)+heads"
+    assert json.loads(asked.stdout)["policy"] == "keydiff(rope=off)+heads+merge"
     answered = run_here(
         "ask", "-m", model, "--memory", "4GiB", "--budget", 64, "-f", book, "--json", "--max-tokens", 4, "What?"
     )
     assert answered.returncode == 0, answered.stderr
-    assert json.loads(answered.stdout)["policy"] == "keydiff(rope=off)+heads"
+    assert json.loads(answered.stdout)["policy"] == "keydiff(rope=off)+heads+merge"
 
 
 @pytest.mark.parametrize(("small_weights", "n_cells"), [(head_needs.SMALL_WEIGHTS, 50), (1, 100)])

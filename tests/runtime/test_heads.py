@@ -17,7 +17,7 @@ from test_kept_sets import BUDGET, SHAPE, read_and_check, rope_of, w_o_of
 import edgekv
 from edgekv import policies
 from edgekv.models.head_shares import HeadShares, path_beside
-from edgekv.options import DIVIDED_POLICY, UNTURNED_POLICY
+from edgekv.options import DIVIDED_POLICY, MERGED_POLICY, UNTURNED_POLICY
 from edgekv.planning.choice import MOST_DIVIDED
 from edgekv.policies import parse_policy
 
@@ -197,10 +197,13 @@ def test_sessions_go_on_under_the_default_of_fewer_cells(model, tmp_path, budget
             assert "".join(session.chat("What was it?", max_tokens=20))
             assert np.mean(session.budgets()) <= budget
             session.save(tmp_path / "a.session")
-    assert policies_of == [DIVIDED_POLICY if budget <= MOST_DIVIDED else UNTURNED_POLICY for budget in budgets]
+    assert policies_of == [MERGED_POLICY if budget <= MOST_DIVIDED else UNTURNED_POLICY for budget in budgets]
 
 
-@pytest.mark.parametrize(("saved", "opened"), [("keydiff", "keydiff(rope=off)"), ("keydiff", DIVIDED_POLICY)])
+@pytest.mark.parametrize(
+    ("saved", "opened"),
+    [("keydiff", "keydiff(rope=off)"), ("keydiff", DIVIDED_POLICY), (DIVIDED_POLICY, MERGED_POLICY)],
+)
 def test_sessions_go_on_under_a_later_default(model, tmp_path, saved, opened):
     options = {"memory": "4GiB", "threads": 1, **OPTIONS}
     with edgekv.Runtime(model, policy=saved, **options) as rt:

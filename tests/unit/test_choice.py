@@ -188,8 +188,10 @@ def test_few_named_cells_are_divided_by_the_table_of_a_model(tmp_path):
     def policy(path, **given):
         return Request.of(memory="1GiB", **given).of_model(path).options.parsed_policy.spec
 
-    divided = "keydiff(rope=off)+heads"
-    assert policy(with_table, budget=MOST_DIVIDED) == policy(with_table, budget=40) == divided
+    merged = "keydiff(rope=off)+heads+merge"
+    assert policy(with_table, budget=MOST_DIVIDED) == policy(with_table, budget=40) == merged
+    for device in ({"gpu_layers": 3}, {"rpc": "localhost:50052", "isolated": True}):  # no means there
+        assert policy(with_table, budget=40, **device) == "keydiff(rope=off)+heads"
     even = [policy(with_table, budget=MOST_DIVIDED + 1), policy(with_table), policy(without, budget=40)]
     assert even == ["keydiff(rope=off)"] * 3
     assert policy(with_table, budget=40, policy="tova") == "tova"
@@ -225,9 +227,9 @@ def test_cells_are_even_where_divided_ones_do_not_fit(tmp_path, monkeypatch):
     def policy(memory, **given):
         return planner.make_plan(model, Request.of(memory=memory, **named, **given)).policy
 
-    assert policy(both) == "keydiff(rope=off)+heads"
+    assert policy(both) == "keydiff(rope=off)+heads+merge"
     assert policy(both - 1) == policy(bytes_for(100)) == "keydiff(rope=off)"
-    for memory, given in ((bytes_for(100) - 1, {}), (both - 1, {"policy": "keydiff(rope=off)+heads"})):
+    for memory, given in ((bytes_for(100) - 1, {}), (both - 1, {"policy": "keydiff(rope=off)+heads+merge"})):
         with pytest.raises(CeilingError):
             policy(memory, **given)
 

@@ -293,11 +293,12 @@ def test_the_default_policy_goes_by_the_model_the_table_and_the_named_cells(defa
     for path, even in ((model, "keydiff(rope=off)"), (default_model, "keydiff"), (Path("hf:a/b"), "keydiff(rope=off)")):
         assert [default_policy(path, budget) for budget in (None, MOST_DIVIDED + 1)] == [even] * 2
     assert default_policy(Path("hf:a/b"), MOST_DIVIDED) == "keydiff(rope=off)"
-    assert default_policy(default_model, MOST_DIVIDED) == "keydiff(rope=off)+heads"
+    assert default_policy(default_model, MOST_DIVIDED) == "keydiff(rope=off)+heads+merge"
     model.touch()
     assert default_policy(model, MOST_DIVIDED) == "keydiff(rope=off)"
     path_beside(model).write_text(TABLE.to_json())
-    assert default_policy(model, MOST_DIVIDED) == "keydiff(rope=off)+heads"
+    assert default_policy(model, MOST_DIVIDED) == "keydiff(rope=off)+heads+merge"
+    assert default_policy(model, MOST_DIVIDED, on_device=True) == "keydiff(rope=off)+heads"
 
 
 def test_the_default_model_has_one_wherever_it_lies(default_model, tmp_path):
