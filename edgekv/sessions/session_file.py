@@ -150,9 +150,8 @@ def _check(file: SnapshotFile, engine: LoadedModel, said: Said, notes: BlockLoop
         )
     own = options.parsed_policy.spec
     usual = [parse_policy(spec).spec for spec in (DEFAULT_POLICY, UNTURNED_POLICY, DIVIDED_POLICY, MERGED_POLICY)]
-    goes_on = {policy, own} <= set(usual) and usual.index(policy) < usual.index(
-        own
-    )  # even cells can be divided, and merged
+    is_known = {policy, own} <= set(usual)
+    goes_on = is_known and usual.index(policy) < usual.index(own)  # even cells can be divided, and merged
     if policy != own and not goes_on:
         raise SessionFileError(
             f"{file.name} was saved with policy={policy!r}, but this runtime has "
