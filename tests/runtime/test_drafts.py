@@ -104,6 +104,12 @@ def test_so_it_is_with_other_caches_and_models(tiny_model, drafting, options):
     check_equal(drafting, model, **{name: options[name] for name in options.keys() - names})
 
 
+@pytest.mark.parametrize("policy", ["h2o", "replay+ada(scope=model)"])
+def test_a_draft_ends_with_its_block_while_cells_are_free(model, drafting, policy):
+    """Tokens are scored block by block below the budget, too, and the cache keeps no more queries than those of one."""
+    check_equal(drafting, model, policy=policy, budget=400)
+
+
 @pytest.mark.parametrize("options", [{"quantization": "Q8_0"}, {"quantization": "Q4_0"}], ids=str)
 def test_so_it_is_with_experts(tmp_path, drafting, options):
     check_equal(drafting, make_family(tmp_path / "model.gguf", "glm4moe", **options))
