@@ -55,6 +55,13 @@ def test_a_sound_file(read: Read) -> None:
     assert header.weight_bytes == 804
 
 
+def test_the_last_byte_of_the_last_tensor_is_in_the_file(read: Read) -> None:
+    data = GgufBytes().build()  # ends with the last tensor, without padding
+    with pytest.raises(InvalidModelError, match=f"ends at byte {len(data) - 1}, but the tensor 'b' .* needs 36 bytes"):
+        read(data[:-1])
+    assert read(data + b"\0").weight_bytes == read(data).weight_bytes
+
+
 def test_version_2_is_read(read: Read) -> None:
     assert read(GgufBytes(version=2).build()).n_layer == 2
 
