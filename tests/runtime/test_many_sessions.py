@@ -7,6 +7,7 @@ import gc
 import itertools
 import os
 import threading
+import tracemalloc
 
 import pytest
 from diagonals import diagonal
@@ -440,6 +441,22 @@ def test_a_runtime_for_one_session_loses_no_cells(tiny_model, monkeypatch):
     assert 0 < disk.parts.swap < disk.session_bytes / 4  # what is read of a session before its rows, and a buffer
     assert disk.budget_cells < plain.budget_cells < 1.2 * disk.budget_cells
     assert named.parts.swap == 1 << 20 >= 2 * named.session_bytes > 0.98 * (1 << 20)
+
+
+def test_the_plan_counts_what_a_session_takes_on_its_way_from_the_disk(open_runtime, tmp_path):
+    options = {"budget": 500, "prompt_lookup": "on", "swap_memory": 0, "swap_dir": tmp_path}
+    with open_runtime(**options) as rt, rt.session() as session, rt.session() as other:
+        for it in (session, other):
+            it.read(words(300))
+        for it in (session, other):
+            it.kept_positions(0, 0)  # a first switch imports what it needs
+        tracemalloc.start()
+        try:
+            session.kept_positions(0, 0)
+            taken = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert taken <= rt.plan.parts.swap < 2 * taken
 
 
 # ---- beginnings ----
