@@ -45,6 +45,18 @@ def test_window_keeps_the_newest(backend):
     assert len(windowed) == 50
 
 
+@pytest.mark.parametrize(("window", "n_newest"), [(0.29, 29), (0.58, 58), (0.996, 100), (1.0, 100), (0.0, 0)])
+def test_a_window_is_the_nearest_number_of_cells(window, n_newest):
+    """0.29 * 100 and 0.58 * 100 are a little less than whole in floats."""
+    arguments = needed("keydiff", Shape(d=8, d_v=1, n=200, heads=1, group=1, rows=1), budget=100)
+    newest = np.argsort(arguments["positions"][0])[::-1]
+    keys = arguments["keys"].copy()
+    keys[0, newest[:100]] = keys[0].mean(axis=0)  # they resemble the rest most, so each stays for the window alone
+    (kept,) = select(f"keydiff(window={window})", **arguments | {"keys": keys})
+    assert np.isin(newest, kept)[:100].sum() == n_newest
+    assert np.isin(newest[:n_newest], kept).all()
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("wrapping", ["", "+fastcaote", "+critical"])
 def test_sinks_of_the_policy_go_before_those_of_the_call(wrapping, backend):
