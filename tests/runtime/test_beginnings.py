@@ -11,6 +11,7 @@ from small import words
 
 import edgekv
 from edgekv.generation.sampler import GREEDY
+from edgekv.sessions import beginnings
 from edgekv.store import snapshot_file
 
 POLICIES = ["keydiff", "snapkv+ada", "h2o", "snapkv(window=16, carry=0.65)", "keydiff+critical", "replay+ada"]
@@ -215,6 +216,14 @@ def test_the_least_recently_used_make_room(open_runtime):
         n_kept = len(kept(rt).lengths)
         assert 1 < n_kept < 4
         assert [asked(rt, messages)[1] > 0 for messages in (say[3], say[0])] == [True, True]
+
+
+def test_no_more_of_them_are_open_files_than_may_be(open_runtime, monkeypatch):
+    monkeypatch.setattr(beginnings, "MAX_BEGINNINGS", 2)
+    with open_runtime() as rt:
+        for name in ("red", "green", "blue"):
+            asked(rt, history("Hello", "", words(50, name)))
+        assert len(kept(rt).lengths) == 2
 
 
 def test_swapped_out_sessions_take_their_room(open_runtime):
