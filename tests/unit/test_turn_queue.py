@@ -140,6 +140,18 @@ def test_the_session_whose_turn_it_is_comes_in_again(queue):
     assert queue.ticket(object()).enter_if_free()
 
 
+def test_a_turn_that_became_free_is_for_those_who_wait(queue):
+    mine = queue.ticket(object())
+    assert mine.enter()
+    other = Client(queue, object()).start()
+    with queue.changed:  # the one that waits has not woken up yet
+        mine.leave()
+        late = queue.ticket(object())
+        assert not late.enter_if_free()
+    assert other.entered.wait(LIMIT_S)
+    other.leave()
+
+
 def test_cancel_ends_a_wait_and_no_other(queue):
     cancelled = threading.Event()
     with queue.ticket(object()) as mine:
