@@ -446,6 +446,18 @@ def test_the_reading_of_a_prefix_is_cancelled(opened, monkeypatch):
         assert batch.prompt_plan.n_shared[0] > 5 * SMALL["block"]
 
 
+def test_a_document_is_read_once_for_each_question_that_chooses_its_cells(answer):
+    """Requests with other questions beside them do not have it read again and again."""
+    document = words(60, "w")
+    requests = [
+        chat(f"{i}", f"{document}\n\nNumber {i}?", edgekv={"focus": ("Which dog?", "Which cat?")[i % 2]})
+        for i in range(6)
+    ]
+    found, stats = answer(requests)
+    assert [row["error"] for row in found.values()] == [None] * 6
+    assert stats.prefixes == 2
+
+
 def test_a_prefix_whose_end_is_lost_is_read_again(answer, monkeypatch):
     """The replies are the same."""
     whole, stats = answer(about_documents(2, 3), "whole.jsonl")
