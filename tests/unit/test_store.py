@@ -300,6 +300,23 @@ def test_a_temporary_folder_goes_with_its_process(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+FORKING = """
+import os, sys; from pathlib import Path; from edgekv.store.temp_folder import TempFolder
+folder = TempFolder(Path(sys.argv[1]))
+if os.fork():
+    os.wait()
+    print(folder.path.is_dir())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no forks")
+def test_a_fork_that_ends_leaves_a_temporary_folder_to_its_parent(tmp_path):
+    with started([sys.executable, "-c", FORKING, tmp_path], stdout=PIPE, text=True) as parent:
+        assert parent.stdout.read() == "True\n"
+        assert parent.wait() == 0
+    assert list(tmp_path.iterdir()) == []
+
+
 # ---- which model ----
 
 
