@@ -86,7 +86,7 @@ def test_chapters_of_an_epub_come_in_the_order_of_the_book(text_of, tmp_path):
 
 def test_a_protected_epub_is_refused(text_of, tmp_path):
     reference = '<encryption><EncryptedData><CipherReference URI="OPS/{}"/></EncryptedData></encryption>'
-    for name, is_protected in (("font.otf", False), ("text/chapter0.xhtml", True)):
+    for name, is_protected in (("font.otf", False), ("text/chapter0.xhtml", True), ("text%2Fchapter%30.xhtml", True)):
         write_epub(tmp_path / "novel.epub", ["<p>x</p>"], **{"META-INF/encryption.xml": reference.format(name)})
         if is_protected:
             with pytest.raises(InputError, match="protected against copying"):
