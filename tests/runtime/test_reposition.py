@@ -195,6 +195,7 @@ def test_always_and_never(tiny_model):
         list(session.generate(words(10), max_tokens=1000))
         assert session.stats.finish_reason == "context"
         assert session.n_past <= 512
+        assert session.stats.prompt_tokens + session.stats.generated_tokens == 512  # one more would stand beyond it
     with pytest.raises(edgekv.ConfigError, match="reposition='often' is unknown; possible: auto, always, never"):
         edgekv.Runtime(path, **SMALL, reposition="often")
 
