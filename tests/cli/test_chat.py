@@ -307,6 +307,17 @@ def test_a_pipe_is_given_no_escape_codes(model):
     assert "there is no clipboard here" in ended.stderr
 
 
+def test_kept_begins_at_a_token_of_the_text(model):
+    def said(*commands):
+        lines = "\n".join(["Hello", *commands, ""])
+        return run_here("chat", "-m", model, *SMALL, *REPLY, stdin=lines).stderr
+
+    (n,) = map(int, re.findall(r"tokens 0 to \d+ of (\d+)", said("/kept")))
+    told = said(f"/kept {n - 1}", f"/kept {n}")
+    assert f"tokens {n - 1} to {n - 1} of {n}\n" in told
+    assert f"'{n}' is no token of the text; give a number in [0, {n})" in told
+
+
 IMPORTED = "import sys; from edgekv.cli.main import main; main(); "
 IMPORTED += "print('imported', *{'prompt_toolkit', 'markdown_it', 'pygments', 'asyncio'} & set(sys.modules), sep=':')"
 
