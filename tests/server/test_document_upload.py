@@ -75,3 +75,4 @@ def test_a_document_that_is_too_large_is_refused(ask, monkeypatch):
     found = sent(ask, "a.txt", b"x" * 1001)
     assert found.status_code == 413
     assert "more than 1000" in found.json()["error"]["message"]
+    assert sent(ask, "a.txt", b"x" * 1000).json()["text"] == "x" * 1000
