@@ -10,6 +10,7 @@ import threading
 import time
 
 import pytest
+from waiting import LIMIT_S
 
 from edgekv.errors import InputError, WorkerError
 from edgekv.generation.logprobs import PACKED_BYTES
@@ -67,8 +68,13 @@ async def text(running):
 
 
 async def until(condition):
-    while not condition():
-        await asyncio.sleep(0.01)
+    """Wait until a condition is met, and fail if it never is."""
+
+    async def met():
+        while not condition():
+            await asyncio.sleep(0.01)
+
+    await asyncio.wait_for(met(), LIMIT_S)
 
 
 def test_jobs_are_answered_in_order(queue, model):
