@@ -127,6 +127,7 @@ def test_every_end_of_a_line_in_html_is_one(text_of):
         ("page.html", '<meta charset="iso-8859-1"><p>Café €'.encode("cp1252")),
         ("page.html", b'<meta http-equiv=x content="text/html; charset=koi8-r"><p>' + "Кафе".encode("koi8-r")),
         ("page.html", "<p>Café €".encode("utf-16")),
+        *(("page.html", f'<meta charset="{name}"><p>Café €'.encode()) for name in ("UTF-16", "utf-16le", "utf-16be")),
         ("note.txt", "Café €".encode("utf-16")),
         ("note.txt", "Café €".encode("utf-32")),
         ("note.txt", "Café €".encode("utf-8-sig")),
