@@ -39,6 +39,16 @@ void test_probe(const Model & model) {
     CHECK(next_logits(cache) == expected);
 }
 
+// A snapshot holds what was fed, and not what the device has computed of it.
+void test_save(const Model & model) {
+    const Context context(model, "f16");
+    const Cache   cache = open_late(context);
+    feed_quietly(cache, 16);
+    const Bytes taken = save(cache);
+    llama_synchronize(cache->ctx);
+    CHECK(save(cache) == taken);
+}
+
 // What the device still writes to is not freed.
 void test_free(const Model & model) {
     const Context context(model, "f16");
@@ -76,6 +86,7 @@ int main(int argc, char ** argv) {
     {
         const Model model(argv[1], false, late::device(), 99);
         test_probe(model);
+        test_save(model);
         test_free(model);
     }
     test_holds(argv[2]);
