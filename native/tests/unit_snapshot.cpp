@@ -217,8 +217,20 @@ void test_refusals(const Model & model, const char * kv_type) {
     }
     CHECK(read_all(opened.cache) == held);
 
+    // nor are keys that are turned to a position that none was given yet
+    const auto   header    = number_at<edgekv_snapshot>(taken);
+    const size_t n_carried = 2 + header.kind.repositions + header.kind.accumulates + header.kind.wo_norms;
+    const size_t turned_to = cells + (header.rows_begin - cells) / n_carried; // behind the true positions
+    CHECK(header.kind.repositions == 1 && header.rope_past > 1);
+    for (const int32_t value : { header.rope_past - 1, header.rope_past, -1 }) {
+        Bytes bytes = taken;
+        std::memcpy(bytes.data() + turned_to, &value, sizeof(value));
+        CHECK((restore(opened.cache, bytes) == EDGEKV_STATUS_OK) == (value == header.rope_past - 1));
+    }
+    CHECK(restore(opened.cache, taken) == EDGEKV_STATUS_OK && read_all(opened.cache) == held);
+
     char       small[8];
-    const auto rows_begin = number_at<edgekv_snapshot>(taken).rows_begin;
+    const auto rows_begin = header.rows_begin;
     for (const uint64_t first : { uint64_t(size - 7), uint64_t(size + 1), UINT64_MAX }) {
         CHECK(edgekv_cache_save(opened.cache.get(), first, small, 8, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
         CHECK(edgekv_cache_restore_rows(opened.cache.get(), first, small, 8, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
