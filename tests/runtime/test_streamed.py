@@ -9,6 +9,7 @@ import pytest
 
 import edgekv
 from edgekv.errors import ConfigError, InvalidModelError
+from edgekv.models import read_header
 from edgekv.planning.streaming_cost import StreamingCost, file_speed, streaming_cost
 from edgekv.testing.models.families import make_family
 
@@ -69,6 +70,13 @@ def test_a_cut_file_ends_a_reply_and_loses_nothing(own_model, model):
     with edgekv.Runtime(model, **OPTIONS) as rt, rt.session() as session:
         session.read(TEXT)
         assert "".join(session.chat("Who?", max_tokens=6)) == found
+
+
+def test_the_plan_counts_the_rows_of_the_tokens_that_are_fed_at_once(model):
+    """The file's table of tokens has a row for each of them, which is looked up there."""
+    (table,) = (tensor for tensor in read_header(model).tensors if tensor.name == "token_embd.weight")
+    few, many = (edgekv.plan(model, resident=0, ubatch=n, **OPTIONS).parts.slots for n in (1, 32))
+    assert many - few >= 31 * table.n_bytes // table.shape[1]
 
 
 def test_a_named_share_of_the_layers_stays(model):
