@@ -1,6 +1,7 @@
 // Weights that are read from the model's file when their turn comes: what is computed is the same to the bit, and a file that is not
 // what it was ends a batch with an error and changes no cell.
 #include "cache_fixture.h"
+#include "ggml-cpp.h"
 #include "hooks/looked_up_weights.h"
 #include "hooks/streamed_weights.h"
 #include "llama-model.h"
@@ -220,6 +221,46 @@ void test_names() {
     CHECK(!layers.is_table("output.weight"));
 }
 
+// Of experts no more stay than there is room for, and those that were chosen last.
+void test_room_of_experts(const char * path) {
+    const std::string      file = std::string(path) + ".experts";
+    const ggml_context_ptr whole(ggml_init({ 1 << 20, nullptr, false })), addresses(ggml_init({ 1 << 20, nullptr, true }));
+    gguf_context_ptr       gguf(gguf_init_empty());
+    ggml_tensor *          weights[2];
+    for (const int i : { 0, 1 }) {
+        ggml_tensor * data = ggml_new_tensor_3d(whole.get(), GGML_TYPE_F32, 64, 32, 4);
+        std::fill_n(static_cast<float *>(data->data), ggml_nelements(data), float(i));
+        weights[i] = ggml_dup_tensor(addresses.get(), data);
+        for (ggml_tensor * named : { data, weights[i] }) {
+            ggml_format_name(named, "experts.%d", i);
+        }
+        gguf_add_tensor(gguf.get(), data);
+    }
+    CHECK(gguf_write_to_file(gguf.get(), file.c_str(), false));
+    {
+        LookedUpWeights looked_up(WeightsFile::open(file.c_str(), true));
+        for (ggml_tensor * weight : weights) {
+            looked_up.add_experts(*weight);
+        }
+        looked_up.set_room(LookedUpWeights::bytes_of_experts(*weights[0])); // those of one weight
+        const auto reads = [&](int i, int32_t expert) {
+            ggml_tensor * column = ggml_new_tensor_3d(whole.get(), GGML_TYPE_F32, 64, 1, 1);
+            ggml_tensor * chosen = ggml_new_tensor_2d(whole.get(), GGML_TYPE_I32, 1, 1);
+
+            *static_cast<int32_t *>(chosen->data) = expert;
+            const ggml_tensor * node   = ggml_mul_mat_id(whole.get(), weights[i], column, chosen);
+            const uint64_t      before = looked_up.n_read();
+            CHECK(looked_up.read_for(*weights[i], *node) == 0);
+            return looked_up.n_read() > before;
+        };
+        CHECK(reads(0, 0) && reads(0, 1) && reads(0, 2) && reads(0, 3));
+        CHECK(!reads(0, 0)); // it is there
+        CHECK(reads(1, 0));  // in the place of 1, which was chosen longest ago
+        CHECK(!reads(0, 0) && reads(0, 1));
+    }
+    std::filesystem::remove(file);
+}
+
 } // namespace
 
 void test_streamed_weights(const char * path) {
@@ -228,6 +269,7 @@ void test_streamed_weights(const char * path) {
     test_parts(path);
     if (LookedUpWeights::works) { // elsewhere the layers of a small model stay in their slots, and nothing is read again
         test_failure(path);
+        test_room_of_experts(path);
     }
     test_two_at_once(path);
     test_refusals(path);
