@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from edgekv.engine.thread_tuner import BACKOFF, LONGEST_BACKOFF, WINDOW, ThreadTuner
@@ -47,6 +49,19 @@ def test_threads_that_wait_but_serve_stay():
     threads, n_tokens = ThreadTuner(8), WINDOW * LONGEST_BACKOFF * 4
     assert generate(threads, UNEVEN, n_tokens) < 1.01 * UNEVEN[8][0] * n_tokens
     assert threads.now == 8
+
+
+def test_trials_that_fail_become_rarer_up_to_a_limit():
+    """So a machine that others begin to use is found out in the end."""
+    threads, trials = ThreadTuner(8), []
+    for look in range(10 * LONGEST_BACKOFF):
+        generate(threads, UNEVEN, WINDOW)
+        if threads.now < 8:
+            trials.append(look)
+    gaps = [later - earlier for earlier, later in itertools.pairwise(trials)]
+    assert gaps == sorted(gaps)
+    assert gaps[0] < 4 * BACKOFF
+    assert LONGEST_BACKOFF <= gaps[-1] <= LONGEST_BACKOFF + 2
 
 
 def test_one_thread_is_never_fewer():
