@@ -83,6 +83,16 @@ def test_rounds_that_differ_in_a_word_are_a_loop(length):
     assert NEAR_SHORTEST <= found <= 9 * length
 
 
+@pytest.mark.parametrize("n_before", [700, 900, 1000])
+def test_a_loop_is_found_where_older_tokens_are_forgotten_within_it(monkeypatch, n_before):
+    said = [*range(70)] * 14
+    for i in range(14):
+        said[70 * i + 5 * i] = 1000 + i  # a word of each round differs
+    expected = first_loop(said)
+    monkeypatch.setattr(loops, "REMEMBERED", 1024)
+    assert first_loop([*range(5000, 5000 + n_before), *said]) == n_before + expected
+
+
 def test_every_process_finds_a_loop_at_the_same_token():
     """Whatever the seed of Python's own hashes: a reply is cut at one place."""
     program = (
