@@ -60,6 +60,13 @@ def test_characters_are_given_whole(model):
     assert all("\ufffd" not in piece for piece in pieces)
 
 
+def test_the_place_of_a_byte_that_is_in_no_text_is_counted_from_the_beginning(tmp_path):
+    path, place = tmp_path / "a.txt", 2 * text.PIECE_BYTES + 7
+    path.write_bytes(b"x" * place + b"\0")
+    with pytest.raises(InputError, match=f"byte {place} is 0"):
+        list(text.read_text(path))
+
+
 def test_a_prompt_that_the_vocabulary_cannot_spell_is_refused():
     """llama.cpp would abort the process when asked for logits of nothing."""
     silent = SimpleNamespace(tokenize=lambda content, **options: [])
