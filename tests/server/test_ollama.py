@@ -9,7 +9,7 @@ import pytest
 
 from edgekv.server.api.ollama_api import ChatBody, parse_chat
 from edgekv.server.api.ollama_lines import CHAT_PING, TEXT_PING, Lines
-from edgekv.server.reply_request import Piece, ToolCall
+from edgekv.server.reply_request import Ended, Piece, ToolCall, Usage
 from edgekv.server.server_settings import Settings
 
 CHAT, TEXT = "/api/chat", "/api/generate"
@@ -36,6 +36,13 @@ def lines_of(answer):
     assert answer.headers["content-type"] == "application/x-ndjson"
     assert answer.text.endswith("\n")
     return [json.loads(line) for line in answer.text[:-1].split("\n")]
+
+
+def test_times_are_told_in_nanoseconds():
+    lines = Lines("any", is_chat=True, hides_thoughts=False, not_applied=[])
+    lines.add(Ended("stop", Usage(*[0] * 11, prefill_s=1.5, decode_s=0.25)))
+    told = lines.whole()
+    assert (told["prompt_eval_duration"], told["eval_duration"]) == (1_500_000_000, 250_000_000)
 
 
 @pytest.mark.usefixtures("talkative")
