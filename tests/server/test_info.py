@@ -4,6 +4,23 @@ from __future__ import annotations
 
 import pytest
 
+from edgekv.server.metrics import Metrics
+from edgekv.server.reply_request import Usage
+
+
+def test_replies_are_counted_by_name():
+    metrics = Metrics()
+    for first_s in (0.5, 1.0):
+        usage = Usage(
+            10, 4, 7, 1, seen=20, kept=15, evicted=5, evictions=2, peak_bytes=99, ceiling_bytes=100, budget=64
+        )
+        metrics.count_reply(usage, first_s)
+    told = metrics.text({"queue": 3}).decode().splitlines()
+    totals = {"prompt_tokens": 20, "cached_tokens": 8, "completion_tokens": 14, "evictions": 4}
+    expected = [f"edgekv_{name}_total {n:.1f}" for name, n in totals.items()]
+    expected += ["edgekv_peak_bytes 99.0", "edgekv_queue 3.0", "edgekv_first_token_seconds_sum 1.5"]
+    assert {*expected} <= {*told}
+
 
 def test_models(ask):
     (model,) = ask("/v1/models").json()["data"]
