@@ -299,6 +299,14 @@ def test_results_of_something_else_are_refused(answer, opened, tmp_path):
         ({"budget": 80}, "budget=64, and this would be budget=80"),
         ({"policy": "snapkv"}, r"policy=keydiff\(rope=off\), and this would be policy=snapkv"),
         ({"focus": False}, "focus_policy="),
+        ({"ubatch": 16}, "ubatch="),
+        ({"n_sink": 5}, "n_sink="),
+        ({"recent": 8}, "recent="),
+        ({"evict_every": 16}, "evict_every="),
+        ({"probe_tokens": 8}, "probe_tokens="),
+        ({"reposition": "always"}, "reposition="),
+        ({"prompt_lookup": "on"}, "prompt_lookup="),
+        ({"allow_beyond_trained": True}, "allow_beyond_trained="),
     ):
         with pytest.raises(ConfigError, match=f"was begun with {what}"):
             opened(**options)
