@@ -36,6 +36,13 @@ def test_a_footer_is_broken_between_two_figures_only(monkeypatch, capsys, width)
     )
 
 
+def test_the_first_token_is_no_part_of_the_speed_of_generation():
+    """Reading the prompt brings it."""
+    stats = replace(STATS, generated_tokens=11, decode_s=2.0, read_tokens=600, prefill_s=3.0)
+    assert "prompt 200 tok/s" in render.figures_of(stats, PLAN)
+    assert "generation 5 tok/s" in render.figures_of(stats, PLAN)
+
+
 def test_what_generated_nothing_has_no_speed_of_it():
     assert not any("generation" in figure for figure in render.figures_of(replace(STATS, generated_tokens=0), PLAN))
 
