@@ -122,6 +122,13 @@ def test_the_part_that_was_there_is_checked_too(remote, contents):
     assert download(remote).read_bytes() == contents
 
 
+def test_a_part_that_lacks_only_its_check_is_not_brought_again(remote, hub, contents):
+    partial_path(remote).parent.mkdir(parents=True)
+    partial_path(remote).write_bytes(contents)
+    assert download(remote).read_bytes() == contents
+    assert hub.sent_bytes == 0
+
+
 def test_a_part_that_is_longer_than_the_file_is_dropped(remote, contents):
     partial_path(remote).parent.mkdir(parents=True)
     partial_path(remote).write_bytes(contents + b"x")
