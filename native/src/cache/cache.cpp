@@ -144,7 +144,6 @@ edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & para
             layers_.back().w_v         = flat.is_latent() ? WeightRows(model, *model.layers[flat.il].wv_b) : WeightRows();
         }
     }
-    flat_.set_biases(params.n_merged > 0 ? cells_.at(0, 0).log_count : nullptr);
     work_ = std::make_unique<Workspace>(*ctx, flat_, shape, params, cells_.at(0, 0).wo_norm);
     if (params.n_query_rows > 0 || params.n_probe_rows > 0) {
         window_.emplace(flat_, params.n_query_rows, params.n_draft, params.n_probe_rows);
@@ -160,6 +159,7 @@ edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & para
         }
         windows_.emplace(*memory.windows);
     }
+    flat_.set_biases(cells_.at(0, 0).log_count);
     clear();
 }
 
