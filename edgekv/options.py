@@ -50,13 +50,13 @@ def divides_known(budget: int | None) -> bool:
     return isinstance(budget, int) and budget <= SMALL_BUDGET
 
 
-def default_focus(budget: int | None, *, divided: bool = False) -> str:
+def default_focus(budget: int | None, *, divided: bool = False, merged: bool = False) -> str:
     """Return the policy that scores by a probe, chosen by measurement (docs/policies.md).
 
-    divided: whether the runtime's own policy divides cells by a table of heads
+    divided, merged: whether the runtime's own policy divides cells by a table of heads, and keeps means
     """
     if divided and divides_known(budget):
-        return "snapkv(window=64, kernel=15, aggregate=max)+heads"
+        return "snapkv(window=64, kernel=15, aggregate=max)+heads" + "+merge" * merged
     rest = "aggregate=max" if isinstance(budget, int) and budget < SMALL_BUDGET else "carry=0.65"
     return f"snapkv(window=64, kernel=15, {rest})+critical"
 
@@ -275,7 +275,7 @@ class Options:
     def _focus(self) -> Policy:
         """Return the policy that scores by a probe: the one named for it, or the runtime's own if it reads queries."""
         own = self.parsed_policy
-        default = default_focus(self.budget, divided=own.spread == "given")
+        default = default_focus(self.budget, divided=own.spread == "given", merged=own.merges)
         if self.focus_policy is None:
             return own if "queries" in own.reads else parse_policy(default)
         policy = parse_policy(self.focus_policy)

@@ -48,6 +48,7 @@ class Policy:
     sees_every_probe: a probe scores every block, even while the cache has room, because scores stay with the
         cells
     replays: every block is fed once more, as a probe whose queries score it
+    merges: means of evicted cells stay
     before_rope: it reads keys as they were before RoPE; plain arrays must hold them so
     looks_ahead: its queries are turned to positions to come; plain arrays must hold them so
     spread: the heads that share their cells: "head" = none, those of a "layer", or of the whole "model"; or those of
@@ -66,6 +67,7 @@ class Policy:
     carries: ClassVar[bool] = False
     sees_every_probe: ClassVar[bool] = False
     replays: ClassVar[bool] = False
+    merges: ClassVar[bool] = False
     before_rope: ClassVar[bool] = False
     looks_ahead: ClassVar[bool] = False
     spread: ClassVar[str] = "head"

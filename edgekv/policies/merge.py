@@ -38,6 +38,7 @@ class Merge(Division):
     name = "merge"
     paper = "ResKV, arXiv:2607.29591"
     summary = "keep means of evicted cells, each counted as many in attention"
+    merges = True
     after = frozenset({"caote", "fastcaote", "critical", "ada", "pyramid", "heads"})
 
     cells: int = option(16, "cells of a head that are means, at most", minimum=1, maximum=1024)

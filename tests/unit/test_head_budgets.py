@@ -158,6 +158,8 @@ def test_texts_are_read_without_the_general_question():
     options = Options(memory="1GiB", policy="keydiff+heads", budget=128)
     assert options.reads_alone
     assert options.parsed_focus.spec == "snapkv(window=64, kernel=15, aggregate=max)+heads"
+    merged = Options(memory="1GiB", policy="keydiff+heads+merge(cells=8)", budget=128)
+    assert merged.parsed_focus.spec == "snapkv(window=64, kernel=15, aggregate=max)+heads+merge"
     even = Options(memory="1GiB", policy="keydiff", budget=128)
     assert even.parsed_focus.spec == "snapkv(window=64, kernel=15, aggregate=max)+critical"
     more = Options(memory="1GiB", policy="keydiff+heads", budget=257)
