@@ -69,7 +69,7 @@ def test_it_answers_under_the_ceiling(program, default_model):
     command = [program, default_model, CHECKOUT / "examples" / "oz.txt", QUESTION, 200]
     ended = json.loads(run(sys.executable, "-I", "-S", LAUNCHER, "pipes", 600, *command, folder=CHECKOUT))
     assert ended["status"] == 0
-    assert len(ended["output"].splitlines()[-1].split()) > 5  # what it answers differs between processors
+    assert "yellow brick" in ended["output"]
     n_tokens, own = re.search(r"(\d+) tokens read and said.* peak ([\d.]+) of 200.0 MiB", ended["output"]).groups()
     assert int(n_tokens) > 4000
     assert ended["peak_bytes"] <= 200 * MIB
