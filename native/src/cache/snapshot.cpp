@@ -290,8 +290,7 @@ struct Snapshot {
             }
             first += n;
         }
-        const size_t n_before   = 2 + turned + (header.kind.accumulates != 0) + (header.kind.wo_norms != 0); // arrays, as each_carried has them
-        const char * log_counts = position + n_before * n_all * sizeof(float);
+        const char * log_counts = position + (header.rows_begin - numbers_end()) - n_all * sizeof(float); // the last array
         for (size_t i = 0; header.merges != 0 && i < n_all; ++i) {
             const auto log_count = number<float>(log_counts, i);
             expect(log_count >= 0.0f && log_count <= most_log_count, "its cells are means of impossibly many");

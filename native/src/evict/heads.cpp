@@ -151,9 +151,9 @@ void Compaction::choose_head(uint32_t il, uint32_t g, Scratch & scratch) {
         choose(policy_, seen, found.score, *params_.protection, budget, scratch, found.keep);
     });
     if (policy_.n_merged > 0) {
-        const HeadView head = cache_.cells(il, g);
-        HostRows       k    = host_rows(il, g, false, head.n);
+        const HeadView head  = cache_.cells(il, g);
         const HeadWork found = work(il, g);
+        HostRows       k     = host_rows(il, g, false, head.n);
         group_cells({ nullptr, head.position, head.order, head.n, head.log_count }, rows_of_head(il, false, k, head.n), found.keep, scratch,
                     found.group);
     }

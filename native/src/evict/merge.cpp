@@ -28,18 +28,26 @@ size_t nearest(const float * key, const float * means, const float * squares, si
     return best;
 }
 
-// Add up the counts of the cells of every group; returns how many groups there are.
-size_t count_groups(const Groups & groups, Scratch & scratch) {
-    size_t n_groups = 0;
-    std::fill(scratch.counts.begin(), scratch.counts.end(), 0.0f);
-    for (size_t cell = 0; cell < groups.n; ++cell) {
-        const uint32_t group = groups.group[cell];
-        if (group != unmerged) {
-            scratch.counts[group] += count_of(groups.log_counts, cell);
-            n_groups = std::max<size_t>(n_groups, group + 1);
+// Write the mean of every group to the row of the cell that stays of it. counts (n_groups,) of all cells of each
+void write_rows(const MeanCells & cells, const MeanRows & rows, size_t n_groups, const float * counts, Scratch & scratch) {
+    const ggml_to_float_t   read  = row_to_float(rows.type);
+    const ggml_from_float_t write = row_from_float(rows.type);
+    float *                 means = scratch.means.data();
+    std::fill_n(means, n_groups * rows.dim, 0.0f);
+    for (size_t cell = 0; cell < cells.n; ++cell) {
+        if (cells.group[cell] != unmerged) {
+            read(rows.data + cell * rows.stride, scratch.anchor.data(), static_cast<int64_t>(rows.dim));
+            kernels().add_scaled(means + cells.group[cell] * rows.dim, count_of(cells.log_counts, cell), scratch.anchor.data(), rows.dim);
         }
     }
-    return n_groups;
+    for (size_t cell = 0; cell < cells.n; ++cell) {
+        const uint32_t group = cells.group[cell];
+        if (cells.keep[cell] == as_mean && counts[group] != count_of(cells.log_counts, cell)) { // else nothing came to it
+            float * mean = means + group * rows.dim;
+            std::transform(mean, mean + rows.dim, mean, [&](float x) { return x / counts[group]; });
+            write(mean, rows.data + cell * rows.stride, static_cast<int64_t>(rows.dim));
+        }
+    }
 }
 
 } // namespace
@@ -58,18 +66,22 @@ size_t n_new_means(const edgekv_policy & policy, const Ranked & cells, const edg
 }
 
 void mark_means(const edgekv_policy & policy, const Ranked & cells, size_t n_new, uint8_t * keep) {
+    if (policy.n_merged == 0) {
+        return;
+    }
     const auto n_gone = static_cast<size_t>(std::count_if(cells.order, cells.order + cells.n, [&](uint32_t cell) { return keep[cell] == 0; }));
     size_t     n_old = 0, n_marked = 0, i_gone = 0;
-    for (size_t i = 0; policy.n_merged > 0 && n_gone > n_new && i < cells.n; ++i) {
+    for (size_t i = 0; i < cells.n; ++i) {
         const uint32_t cell = cells.order[i];
-        if (keep[cell] != 0) {
-            if (is_mean(cells, cell) && n_old + n_new < policy.n_merged) {
+        if (keep[cell] == 0) { // the middle one of each of n_new parts
+            if (n_marked < n_new && i_gone == (2 * n_marked + 1) * n_gone / (2 * n_new)) {
                 keep[cell] = as_mean;
-                ++n_old;
+                ++n_marked;
             }
-        } else if (i_gone++ == (2 * n_marked + 1) * n_gone / (2 * std::max<size_t>(1, n_new)) && n_marked < n_new) {
+            ++i_gone;
+        } else if (is_mean(cells, cell) && n_old + n_new < policy.n_merged) {
             keep[cell] = as_mean;
-            ++n_marked;
+            ++n_old;
         }
     }
 }
@@ -116,33 +128,24 @@ void group_cells(const Ranked & cells, const Rows & keys, const uint8_t * keep, 
     }
 }
 
-void merge_rows(const Groups & groups, int32_t type, size_t dim, char * rows, size_t stride, Scratch & scratch) {
-    const ggml_to_float_t   read     = row_to_float(type);
-    const ggml_from_float_t write    = row_from_float(type);
-    const size_t            n_groups = count_groups(groups, scratch);
-    std::fill_n(scratch.means.data(), n_groups * dim, 0.0f);
-    for (size_t cell = 0; cell < groups.n; ++cell) {
-        if (groups.group[cell] != unmerged) {
-            read(rows + cell * stride, scratch.anchor.data(), static_cast<int64_t>(dim));
-            kernels().add_scaled(scratch.means.data() + groups.group[cell] * dim, count_of(groups.log_counts, cell), scratch.anchor.data(), dim);
+void merge_cells(const MeanCells & cells, const MeanRows & keys, const MeanRows & values, Scratch & scratch) {
+    float * counts   = scratch.counts.data();
+    size_t  n_groups = 0;
+    std::fill(scratch.counts.begin(), scratch.counts.end(), 0.0f);
+    for (size_t cell = 0; cell < cells.n; ++cell) {
+        const uint32_t group = cells.group[cell];
+        if (group != unmerged) {
+            counts[group] += count_of(cells.log_counts, cell);
+            n_groups = std::max<size_t>(n_groups, group + 1);
         }
     }
-    for (size_t cell = 0; cell < groups.n; ++cell) {
-        const uint32_t group = groups.group[cell];
-        if (groups.keep[cell] != as_mean || scratch.counts[group] == count_of(groups.log_counts, cell)) {
-            continue;
-        }
-        float * mean = scratch.means.data() + group * dim;
-        std::transform(mean, mean + dim, mean, [&](float x) { return x / scratch.counts[group]; });
-        write(mean, rows + cell * stride, static_cast<int64_t>(dim));
+    write_rows(cells, keys, n_groups, counts, scratch);
+    if (values.dim > 0) {
+        write_rows(cells, values, n_groups, counts, scratch);
     }
-}
-
-void write_counts(const Groups & groups, Scratch & scratch) {
-    count_groups(groups, scratch);
-    for (size_t cell = 0; cell < groups.n; ++cell) {
-        if (groups.keep[cell] == as_mean) {
-            groups.log_counts[cell] = std::log(scratch.counts[groups.group[cell]]);
+    for (size_t cell = 0; cell < cells.n; ++cell) {
+        if (cells.keep[cell] == as_mean) {
+            cells.log_counts[cell] = std::log(counts[cells.group[cell]]);
         }
     }
 }

@@ -24,18 +24,23 @@ void mark_means(const edgekv_policy & policy, const Ranked & cells, size_t n_new
 // by position; a mean stays in its own, with the weight of its count. keep: by mark_means
 void group_cells(const Ranked & cells, const Rows & keys, const uint8_t * keep, Scratch & scratch, uint32_t * group);
 
-// What groups are written to.
-struct Groups {
-    size_t           n; // cells
+// The cells of a head whose groups become means.
+struct MeanCells {
+    size_t           n;
     const uint32_t * group;
     const uint8_t *  keep;
     float *          log_counts; // log of how many cells each is the mean of
 };
 
-// Write the mean of every group to the row of the cell that stays of it: keys or values, `dim` elements. A group of one keeps its bytes.
-void merge_rows(const Groups & groups, int32_t type, size_t dim, char * rows, size_t stride, Scratch & scratch);
+// Their keys, or their values, as they are stored.
+struct MeanRows {
+    int32_t type;
+    size_t  dim; // 0 = there are none: a latent is key and value
+    char *  data;
+    size_t  stride;
+};
 
-// Then write how many cells are in every group.
-void write_counts(const Groups & groups, Scratch & scratch);
+// Write the mean of every group to the cell that stays of it: its rows, which keep their bytes where nothing came to it, and its count.
+void merge_cells(const MeanCells & cells, const MeanRows & keys, const MeanRows & values, Scratch & scratch);
 
 } // namespace edgekv

@@ -39,12 +39,10 @@ void Compaction::close_gaps(edgekv_cache & cache, uint32_t il, Scratch & scratch
         HostRows        v      = host_rows(il, g, true, graphs != nullptr || layer.is_latent() ? 0 : head.n);
 
         if (policy_.n_merged > 0) {
-            const Groups groups = { head.n, work(il, g).group, keep, head.log_count };
-            merge_rows(groups, layer.k->type, layer.head_dim_k, k.row(0), k_bytes, scratch);
-            if (!layer.is_latent()) {
-                merge_rows(groups, layer.v->type, layer.head_dim_v, v.row(0), v_bytes, scratch);
-            }
-            write_counts(groups, scratch);
+            const MeanCells cells  = { head.n, work(il, g).group, keep, head.log_count };
+            const MeanRows  keys   = { layer.k->type, layer.head_dim_k, k.row(0), k_bytes };
+            const MeanRows  values = { layer.v->type, layer.is_latent() ? 0 : layer.head_dim_v, v.row(0), v_bytes };
+            merge_cells(cells, keys, values, scratch);
         }
         uint32_t hole = 0;
         for (uint32_t cell = budget; cell < head.n; ++cell) {
