@@ -11,7 +11,7 @@ from edgekv.binding.ggml_devices import has_gpu
 from edgekv.errors import ConfigError
 from edgekv.memory.sizes import check_ceiling
 from edgekv.models.header import Header
-from edgekv.options import DEFAULT_POLICY, DIVIDED_POLICY, MERGED_POLICY, Options
+from edgekv.options import DEFAULT_POLICY, DIVIDED_POLICY, MERGED_POLICY, UNTURNED_POLICY, Options
 
 from .assign_layers import assign_layers
 from .choice import Request, choose
@@ -20,6 +20,9 @@ from .device_shares import add_remote_devices
 from .estimate import Estimator
 from .infeasible import infeasible_error
 from .plan import Plan
+
+# A chosen policy that the model's cells do not allow, and the one that takes its place.
+LESS = {MERGED_POLICY: DIVIDED_POLICY, DIVIDED_POLICY: DEFAULT_POLICY, UNTURNED_POLICY: DEFAULT_POLICY}
 
 
 def check_device(options: Options) -> None:
@@ -67,14 +70,9 @@ def planned(path: Path, request: Request) -> Iterator[tuple[Plan, Estimator, Req
 
 def _scorable(estimates: Estimator, request: Request) -> Request:
     """Return the request with a chosen policy that the model's cells allow: without means, or of keys as they are."""
-    if "policy" not in request.open or not request.options.parsed_policy.base.before_rope:
-        return request
-    less = [DIVIDED_POLICY] if request.options.policy == MERGED_POLICY else []
-    for policy in (request.options.policy, *less):
-        tried = replace(request, options=replace(request.options, policy=policy))
-        if estimates.allows(tried.preferred):
-            return tried
-    return replace(request, options=replace(request.options, policy=DEFAULT_POLICY))
+    while "policy" in request.open and request.options.policy in LESS and not estimates.allows(request.preferred):
+        request = replace(request, options=replace(request.options, policy=LESS[request.options.policy]))
+    return request
 
 
 def _with_drafts(estimates: Estimator, request: Request) -> Request:
