@@ -143,9 +143,15 @@ def read_header(read_into: Callable[[int, Bytes], None]) -> structs.Snapshot:
 def carried_names(header: structs.Snapshot) -> list[str]:
     """Return the names of what cells carry, in the order of a snapshot."""
     kind = header.kind
-    there = {"rope_position": kind.repositions, "accumulated": kind.accumulates, "wo_norm": kind.wo_norms}
-    names = ("position", "rope_position", "order", "accumulated", "wo_norm", "log_count")
-    return [name for name in names if (there | {"log_count": header.merges}).get(name, True)]
+    there = {
+        "position": True,
+        "rope_position": kind.repositions,
+        "order": True,
+        "accumulated": kind.accumulates,
+        "wo_norm": kind.wo_norms,
+        "log_count": header.merges,
+    }
+    return [name for name, is_there in there.items() if is_there]
 
 
 def expect(sound: bool, what: str) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ctypes
 
-import numpy as np
 import pytest
+from cell_counts import counts_of
 from evicting import HEADS, OF_EACH_STATE
 
 import edgekv
 from edgekv.binding import library
-from edgekv.binding.snapshot_meta import CachedSource, SnapshotMeta
 from edgekv.generation.sampler import GREEDY
 from edgekv.planning.estimate import cache_params_of
 
@@ -27,9 +26,7 @@ def test_every_kind_merges_what_it_evicts(family_model, name):
         params.repositions = cache.repositions
         estimate = library.load().edgekv_cache_estimate_bytes(ctypes.byref(cache.shape), ctypes.byref(params))
         assert cache.bookkeeping_bytes == estimate <= rt.plan.parts.bookkeeping
-        meta = SnapshotMeta.read(CachedSource(cache))
-        counts = np.rint(np.exp(meta.carried["log_count"].view(np.float32).astype(np.float64)))
-        by_head = np.split(counts, np.cumsum(meta.cells)[:-1])
+        by_head = counts_of(cache).values()
         assert {float(of_head.sum()) for of_head in by_head} == {float(session.n_past)}
         assert all((of_head > 1).sum() >= 4 for of_head in by_head)
         snapshot = session.snapshot()

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from cache_arrays import read_rows
+from cell_counts import counts_of
 from small import words
 
 import edgekv
@@ -37,19 +38,6 @@ def open_merging(open_runtime):
 
 def tokens_of(n, seed=1):
     return np.random.default_rng(seed).integers(3, 250, n).tolist()
-
-
-def heads_of(cache):
-    return [(layer, g) for layer in range(cache.shape.n_layer) for g in range(cache.layer_heads(layer)[0])]
-
-
-def counts_of(cache):
-    """Cells that each cell is the mean of, by head, ascending by position."""
-    meta = SnapshotMeta.read(CachedSource(cache))
-    ends = np.cumsum(meta.cells)[:-1]
-    counts = np.rint(np.exp(meta.carried["log_count"].view(np.float32).astype(np.float64)))
-    by_head = zip(heads_of(cache), np.split(counts, ends), np.split(meta.carried["order"], ends), strict=True)
-    return {head: counts[order] for head, counts, order in by_head}
 
 
 def held(cache):
