@@ -17,7 +17,16 @@ from edgekv.errors import ConfigError, ModelError
 from .catalog import known_as
 from .sampled_digest import sampled_digest
 
-__all__ = ["HeadShares", "check_shares", "find_shares", "has_shares", "path_beside", "path_in_cache", "read_shares"]
+__all__ = [
+    "HeadShares",
+    "check_shares",
+    "find_shares",
+    "has_shares",
+    "path_beside",
+    "path_in_cache",
+    "read_shares",
+    "shares_file",
+]
 
 FORMAT, VERSION = "edgekv head shares", 1
 MOST_CELLS = 1 << 30  # the most cells of a head
@@ -98,6 +107,12 @@ def _of_another(path: Path, shares: HeadShares, model: Path, n_layers: int, n_he
         f"{str(path)!r} is of a model with {sum(map(len, shares.cells))} KV heads in {len(shares.cells)} layers, but "
         f"{model.name} has {n_heads} in {n_layers}; remove it, and make one with: edgekv heads --model {model}"
     )
+
+
+def shares_file(model: Path) -> Path | None:
+    """Return the file of a model's table, None if there is none. Raises ConfigError for a damaged one."""
+    found = _found(model)
+    return None if found is None else found[0]
 
 
 def has_shares(model: Path) -> bool:

@@ -12,7 +12,8 @@ from typing import Any
 
 from edgekv.binding.model import Model
 from edgekv.models import find_model
-from edgekv.store.fingerprint import fingerprint
+from edgekv.models.head_shares import shares_file
+from edgekv.store.fingerprint import file_digest, fingerprint
 
 from . import prose
 from .setting import Setting
@@ -55,11 +56,15 @@ class Case:
         further: dict[str, Any] = {"metrics": list(self.metrics)} if self.metrics else {}
         if self.data is not None:
             further["data"] = fingerprint(self.data)
+        model = find_model(self.setting.model)
+        table = shares_file(model) if self.setting.divides_by_table else None
+        if table is not None:
+            further["head_table"] = file_digest(table)
         return {
             "edgekv": version("edgekv"),
             "task": self.task,
             **self.setting.as_dict(),
-            "model": fingerprint(find_model(self.setting.model)),
+            "model": fingerprint(model),
             "book": GENERATED if self.book is None else fingerprint(self.book),
             "length": self.length,
             "seed": self.seed,

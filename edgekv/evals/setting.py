@@ -77,6 +77,12 @@ class Setting:
         return self.is_full or self.is_oracle
 
     @property
+    def divides_by_table(self) -> bool:
+        """True if cells are divided by the model's table of head shares, while a text is read or a probe is scored."""
+        specs = () if self.holds_text else (self.policy, self.focus_policy or self.policy)
+        return any(parse_policy(spec).spread == "given" for spec in specs)
+
+    @property
     def name(self) -> str:
         """The policy, as tables and pictures call it."""
         if self.focus == OFF or self.holds_text:

@@ -343,9 +343,14 @@ def test_a_batch_goes_on_with_its_policy_when_a_table_of_heads_would_choose_anot
             return batch.config.described["policy"]
 
     assert policy("one.jsonl") == "keydiff(rope=off)"
-    path_beside(model).write_text(HeadShares(((1.0, 2.0), (3.0, 4.0)), 2, "replay", 1, 100).to_json())
+    table = HeadShares(((1.0, 2.0), (3.0, 4.0)), 2, "replay", 1, 100)
+    path_beside(model).write_text(table.to_json())
     assert policy("two.jsonl") == "keydiff(rope=off)+heads+merge"
     assert policy("one.jsonl") == "keydiff(rope=off)"
+    path_beside(model).write_text(replace(table, cells=((2.0, 2.0), (3.0, 4.0))).to_json())
+    assert policy("one.jsonl") == "keydiff(rope=off)"
+    with pytest.raises(ConfigError, match=r"two\.jsonl was begun with head_table="):
+        policy("two.jsonl")
 
 
 @FAR
