@@ -234,6 +234,20 @@ def test_cells_are_even_where_divided_ones_do_not_fit(tmp_path, monkeypatch):
             policy(memory, **given)
 
 
+@pytest.mark.parametrize(("missing", "chosen"), [("means", "keydiff(rope=off)+heads"), ("rope", "keydiff")])
+def test_a_chosen_policy_gives_way_to_what_the_cells_allow(tmp_path, monkeypatch, missing, chosen):
+    class Estimated(LargerDivided):
+        def allows(self, options):
+            policy = options.parsed_policy
+            return not {"means": policy.merges, "rope": policy.base.before_rope}[missing]
+
+    monkeypatch.setattr(planner, "Estimator", lambda *_: contextlib.nullcontext(Estimated()))
+    model = tmp_path / "model.gguf"
+    model.touch()
+    path_beside(model).write_text(HeadShares(((1.0,),), 1, "replay", 1, 2).to_json())
+    assert planner.make_plan(model, Request.of(memory="4GiB", budget=100)).policy == chosen
+
+
 def test_options_become_what_was_planned():
     request = Request.of(memory=bytes_for(100), policy="tova")
     assert request.open == {"block", "kv_type", "repack", "resident", "gpu_layers", "tensor_split"}
