@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from contextlib import suppress
@@ -25,7 +26,7 @@ __all__ = [
     "path_beside",
     "path_in_cache",
     "read_shares",
-    "shares_file",
+    "shares_digest",
 ]
 
 FORMAT, VERSION = "edgekv head shares", 1
@@ -109,10 +110,10 @@ def _of_another(path: Path, shares: HeadShares, model: Path, n_layers: int, n_he
     )
 
 
-def shares_file(model: Path) -> Path | None:
-    """Return the file of a model's table, None if there is none. Raises ConfigError for a damaged one."""
+def shares_digest(model: Path) -> str | None:
+    """Return a digest of a model's table, wherever it lies, or None. Raises ConfigError for a damaged one."""
     found = _found(model)
-    return None if found is None else found[0]
+    return None if found is None else hashlib.blake2b(found[1].to_json().encode(), digest_size=8).hexdigest()
 
 
 def has_shares(model: Path) -> bool:

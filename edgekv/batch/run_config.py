@@ -14,11 +14,11 @@ from typing import Any
 import edgekv
 from edgekv.errors import CeilingError, ConfigError
 from edgekv.memory.sizes import MIB
-from edgekv.models.head_shares import shares_file
+from edgekv.models.head_shares import shares_digest
 from edgekv.options import Options
 from edgekv.server.slots import n_slots
 from edgekv.store.atomic_write import atomic_write
-from edgekv.store.fingerprint import file_digest, fingerprint
+from edgekv.store.fingerprint import fingerprint
 
 SUFFIX = ".batch"  # follows the name of the results
 MOST_SLOTS = 4  # slots that are chosen; steps of more tokens round in another way than those of one
@@ -124,14 +124,13 @@ def _planned(model: Path, named: dict[str, Any]) -> Options:
 
 
 def _described(model: Path, options: Options) -> dict[str, Any]:
-    table = shares_file(model) if options.divides_by_table else None
     return {
         "edgekv": version("edgekv"),
         "model": fingerprint(model),
         "policy": options.parsed_policy.spec,
         "focus_policy": options.parsed_focus.spec if options.focus else None,
         **{name: getattr(options, name) for name in NAMED},
-        **({} if table is None else {"head_table": file_digest(table)}),
+        **({"head_table": shares_digest(model)} if options.divides_by_table else {}),
         **({"tensor_split": list(options.split)} if options.split else {}),
         **({"chat_template": fingerprint(Path(options.chat_template))} if options.chat_template else {}),
         **({} if options.thinking is None else {"thinking": options.thinking}),

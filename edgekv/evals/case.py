@@ -12,8 +12,8 @@ from typing import Any
 
 from edgekv.binding.model import Model
 from edgekv.models import find_model
-from edgekv.models.head_shares import shares_file
-from edgekv.store.fingerprint import file_digest, fingerprint
+from edgekv.models.head_shares import shares_digest
+from edgekv.store.fingerprint import fingerprint
 
 from . import prose
 from .setting import Setting
@@ -57,9 +57,8 @@ class Case:
         if self.data is not None:
             further["data"] = fingerprint(self.data)
         model = find_model(self.setting.model)
-        table = shares_file(model) if self.setting.divides_by_table else None
-        if table is not None:
-            further["head_table"] = file_digest(table)
+        if self.setting.divides_by_table:
+            further["head_table"] = shares_digest(model)
         return {
             "edgekv": version("edgekv"),
             "task": self.task,

@@ -13,22 +13,17 @@ DIGITS = 16  # hex digits of a SHA-256
 
 def fingerprint(path: Path) -> str:
     """Return a file's name and the beginning of its digest. Raises InputError if it cannot be read."""
-    return f"{path.name} {file_digest(path)}"
-
-
-def file_digest(path: Path) -> str:
-    """Return the beginning of a file's digest, in hex. Raises InputError if it cannot be read."""
     try:
         stat = path.stat()
-        return _file_digest(path, stat.st_size, stat.st_mtime_ns)
+        return _fingerprint(path, stat.st_size, stat.st_mtime_ns)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}; give the path of a file") from error
 
 
 @functools.lru_cache
-def _file_digest(path: Path, _size: int, _changed: int) -> str:
+def _fingerprint(path: Path, _size: int, _changed: int) -> str:
     with path.open("rb") as file:
         digest = hashlib.sha256()
         while part := file.read(1 << 20):
             digest.update(part)
-    return digest.hexdigest()[:DIGITS]
+    return f"{path.name} {digest.hexdigest()[:DIGITS]}"
