@@ -1,12 +1,8 @@
-"""Keys, values and queries of every head of a running model, taken at a full cache just before it is compacted."""
+"""Keys and values that a running model's cache holds, and W_O of its layers; which models and policies allow it."""
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,79 +13,8 @@ from edgekv.errors import ConfigError
 from edgekv.extras import needed
 from edgekv.options import KV_TYPES
 from edgekv.policies import Head, Policy
-from edgekv.policies.critical import wo_norms
-from edgekv.policies.selection import Protection
 
 Projection = npt.NDArray[np.float64]  # W_O of a layer, (n_head_kv, G, d_v, n_embd)
-
-
-@dataclass(frozen=True)
-class Capture:
-    """A (layer, KV head) at a full cache, and the same with the next block's cells and its first queries."""
-
-    full: Head
-    then: Head
-
-
-class Reader:
-    """Reads a text block by block under a base policy, and gives what it and its wrappers may look at.
-
-    The runtime's own policy must be `h2o`: its cache keeps the queries of a whole block. `w_o` is what
-    `output_projections` gives.
-    """
-
-    def __init__(self, runtime: edgekv.Runtime, base: Policy, w_o: Sequence[Projection]) -> None:
-        check_base(base)
-        self.cache: Cache = runtime.block_loop.cache
-        self.block, self.budget, self.base, self.w_o = runtime.options.block, runtime.block_loop.budget, base, w_o
-        self.protection = Protection(
-            runtime.options.n_sink, max(runtime.options.recent_cells(self.budget), base.recent(self.budget))
-        )
-        self.kv_heads = [(layer, g) for layer, projections in enumerate(w_o) for g in range(len(projections))]
-
-    def read(self, tokens: Sequence[int], n_captures: int, n_next: int) -> Iterator[list[Capture]]:
-        """Captures of all heads for the last `n_captures` compactions that a block follows.
-
-        n_next: queries of the block that follows
-        """
-        first = len(tokens) - self.block * (n_captures + 1)
-        carried: list[npt.NDArray[np.floating]] = [np.empty(0)] * len(self.kv_heads)  # carried scores, by position
-        before: list[Head] = []
-        for p0 in range(0, len(tokens), self.block):
-            self.cache.feed(tokens[p0 : p0 + self.block])
-            heads = self.heads(carried) if before or p0 >= first or self.base.carries else []
-            if before:
-                yield [Capture(old, following(old, new, n_next)) for old, new in zip(before, heads, strict=True)]
-            before = heads if p0 >= first else []
-            gathered = [self.base.accumulate(head) for head in heads] if self.base.carries else []
-            self.cache.compact(self.base, self.budget, n_sink=self.protection.n_sink, recent=self.protection.recent)
-            if self.base.carries:
-                carried = [
-                    sums[np.isin(head.positions, self.cache.positions(head.layer, head.head))]
-                    for head, sums in zip(heads, gathered, strict=True)
-                ]
-
-    def heads(self, carried: Sequence[npt.NDArray[np.floating]]) -> list[Head]:
-        """Return the present state of every head, float32. New cells carry no score yet."""
-        found = []
-        for (layer, g), sums in zip(self.kv_heads, carried, strict=True):
-            queries, rows, scale = self.cache.queries(layer)
-            n_new = min(len(rows), self.block)
-            stored = stored_head(self.cache, layer, g)
-            found.append(
-                replace(
-                    stored,
-                    queries=queries.reshape(len(self.w_o[layer]), -1, *queries.shape[1:])[g][:, -n_new:],
-                    query_positions=rows[-n_new:],
-                    accumulated=np.pad(sums, (0, len(stored.positions) - len(sums))),
-                    scale=scale,
-                )
-            )
-        return found
-
-    def with_norms(self, head: Head) -> Head:
-        """The head with norm1(V W_O) of its cells, which `critical` reads."""
-        return replace(head, wo_norm=wo_norms(np.asarray(head.values), self.w_o[head.layer][head.head]))
 
 
 def stored_head(cache: Cache, layer: int, g: int) -> Head:
@@ -104,20 +29,6 @@ def stored_rows(cache: Cache, layer: int, g: int, *, values: bool) -> npt.NDArra
     if rows.type != KV_TYPES["f16"] or rows.rotation:
         raise ConfigError("keys and values are read as plain f16, which these cells are not; use kv_type=f16")
     return data.view(np.float16).astype(np.float32)
-
-
-def by_layer(captures: Iterable[Capture]) -> list[list[Capture]]:
-    """Captures of all heads, layer by layer."""
-    return [list(layer) for _, layer in itertools.groupby(captures, lambda capture: capture.full.layer)]
-
-
-def following(before: Head, now: Head, n_rows: int) -> Head:
-    """All cells from before a compaction, those of the next block, and that block's first queries."""
-    queries, rows = now.rows()
-    new = now.positions > before.positions[-1]
-    names = ("keys", "values", "positions")
-    cells: dict[str, Any] = {name: np.concatenate([getattr(before, name), getattr(now, name)[new]]) for name in names}
-    return replace(now, **cells, queries=queries[:, :n_rows], query_positions=rows[:n_rows], accumulated=None)
 
 
 def output_projections(runtime: edgekv.Runtime) -> list[Projection]:

@@ -11,10 +11,9 @@ from reference_transformer import ReferenceModel, attention, rms_norm
 
 import edgekv
 from edgekv.errors import BudgetError, ConfigError, InputError
-from edgekv.evals.captures import Reader, by_layer, output_projections
 from edgekv.evals.full_read import FullRead
 from edgekv.evals.grid import Grid, in_process, measure, run
-from edgekv.evals.output_perturbation import N_QUERIES, capture_setting, kept_cells, perturbation
+from edgekv.evals.output_perturbation import N_QUERIES, capture_setting, kept_cells, perturbation, read_full
 from edgekv.evals.results import Results
 from edgekv.evals.setting import OpenRuntime, Setting
 from edgekv.policies import POLICIES, parse_policy
@@ -99,11 +98,7 @@ def test_what_is_kept_is_what_a_runtime_keeps(path, runtime, spec):
     """Of all cells at once, where float32 and float64 may rank two cells the other way round."""
     policy, budget = parse_policy(spec), 80
     protection = Protection(N_SINK, max(RECENT, policy.recent(budget)))
-    runtime.block_loop.clear()
-    reader = Reader(runtime, policy.base, output_projections(runtime))
-    (captures,) = reader.read(TOKENS, 1, N_QUERIES)
-    layers = [[reader.with_norms(capture.full) for capture in layer] for layer in by_layer(captures)]
-    kept = kept_cells(policy, layers, budget, protection)
+    kept = kept_cells(policy, read_full(runtime, TOKENS).choices(policy), budget, protection)
 
     whole = Setting(model=path, policy=spec, budget=N_CELLS, block=BLOCK)
     with whole.open(N_CELLS, threads=1) as other:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("edgekv", "cli", "models", "native", "scripts", "examples", "tests", "bench", "research")
+ROOMS = ("edgekv", "cli", "models", "native", "scripts", "examples", "tests", "bench")
 PRONOUN = re.compile(r"(What|Whether|How|Who|Whose|Why|Where|Which|Those|They|It|Its|Their|That|This|These|The same)\b")
 FRAGMENT = re.compile(r"(of|that|which|whose|where|so|and|but|as|with|for|in|to|than|or)\b")
 PERHAPS = re.compile(rf"#[# ]*{FRAGMENT.pattern}")  # the tokeniser takes longer than all else here
