@@ -34,6 +34,18 @@ void test_errors(const TypeProducts & products) {
     }
 }
 
+// Where the scale of a block lies in it, and its minimum where it has one.
+std::vector<size_t> half_floats(ggml_type type) {
+    switch (type) {
+        case GGML_TYPE_Q6_K: return { ggml_type_size(type) - sizeof(ggml_fp16_t) };
+        case GGML_TYPE_Q4_1:
+        case GGML_TYPE_Q5_1:
+        case GGML_TYPE_Q4_K:
+        case GGML_TYPE_Q5_K: return { 0, sizeof(ggml_fp16_t) };
+        default:             return { 0 };
+    }
+}
+
 // Codes and activations as large as they can be, all of one sign, or of two.
 void test_extremes(const TypeProducts & products) {
     constexpr size_t   depth = 1024, n_rows = 16, n_columns = n_fewest_columns - 1; // few, and as many as panels take
@@ -45,15 +57,10 @@ void test_extremes(const TypeProducts & products) {
     for (const int byte : { 0x00, 0x7F, 0x80, 0xFF }) {
         Weights weights(products.type, n_rows, depth);
         std::fill(weights.bytes.begin(), weights.bytes.end(), static_cast<uint8_t>(byte));
-        const size_t      n_bytes = ggml_type_size(products.type);
-        const ggml_fp16_t scale   = ggml_fp32_to_fp16(0.25f);
-        const bool        at_end  = products.type == GGML_TYPE_Q6_K;
-        const bool        has_two = products.type == GGML_TYPE_Q4_1 || products.type == GGML_TYPE_Q5_1 ||
-                             products.type == GGML_TYPE_Q4_K || products.type == GGML_TYPE_Q5_K;
-        for (size_t at = 0; at < weights.bytes.size(); at += n_bytes) {
-            std::memcpy(&weights.bytes[at + (at_end ? n_bytes - sizeof(scale) : 0)], &scale, sizeof(scale));
-            if (has_two) {
-                std::memcpy(&weights.bytes[at + sizeof(scale)], &scale, sizeof(scale));
+        const ggml_fp16_t scale = ggml_fp32_to_fp16(0.25f);
+        for (size_t block = 0; block < weights.bytes.size(); block += ggml_type_size(products.type)) {
+            for (const size_t at : half_floats(products.type)) {
+                std::memcpy(&weights.bytes[block + at], &scale, sizeof(scale));
             }
         }
         weights.repack(products.order);
@@ -70,6 +77,53 @@ void test_extremes(const TypeProducts & products) {
         check(multiplied(products, weights, quantised, n_columns));
         if (products.multiply_few != nullptr) {
             check(multiplied_few(products, weights, quantised, n_columns));
+        }
+    }
+}
+
+// What every row gives for every column: panels, and few columns where there are such products.
+template <typename Check> void each_product(const TypeProducts & products, const Weights & weights, const std::vector<float> & columns, const Check & check) {
+    constexpr size_t n_few = n_fewest_columns - 1;
+    const Quantised  quantised(products, columns, weights.depth);
+    check(multiplied(products, weights, quantised, columns.size() / weights.depth));
+    if (products.multiply_few != nullptr) {
+        check(multiplied_few(products, weights, quantised, n_few));
+    }
+}
+
+// A number that is not finite stays visible: in a column, wherever it lies in a vector or a block, for every row, and in no other column.
+void test_columns_not_finite(const TypeProducts & products) {
+    constexpr size_t depth = 512, n_columns = 2 * n_fewest_columns, damaged = 2;
+    const Weights    weights = laid_out(products, 48, depth);
+    const auto       whole   = normal_values(n_columns * depth, 7);
+    for (const float value : { NAN, -NAN, INFINITY, -INFINITY }) {
+        for (const size_t at : { 0, 3, 8, 30, 31, 255, 300, 511 }) {
+            auto columns = whole;
+            columns[damaged * depth + at] = value;
+            each_product(products, weights, columns, [&](const std::vector<float> & found) {
+                for (size_t i = 0; i < found.size(); ++i) {
+                    CHECK(std::isfinite(found[i]) == (i / weights.n_rows != damaged));
+                }
+            });
+        }
+    }
+}
+
+// So does one among the scales and minima of a row, for every column, and in no other row.
+void test_weights_not_finite(const TypeProducts & products) {
+    constexpr size_t depth = 512, damaged = 19;
+    const auto       columns = normal_values(2 * n_fewest_columns * depth, 8);
+    for (const float value : { NAN, INFINITY, -INFINITY }) {
+        for (const size_t at : half_floats(products.type)) {
+            Weights           weights(products.type, 48, depth);
+            const ggml_fp16_t half = ggml_fp32_to_fp16(value);
+            std::memcpy(&weights.bytes[(damaged + 1) * weights.row_bytes - ggml_type_size(products.type) + at], &half, sizeof(half));
+            weights.repack(products.order);
+            each_product(products, weights, columns, [&](const std::vector<float> & found) {
+                for (size_t i = 0; i < found.size(); ++i) {
+                    CHECK(std::isfinite(found[i]) == (i % weights.n_rows != damaged));
+                }
+            });
         }
     }
 }
@@ -173,6 +227,8 @@ void test_products() {
     each_type("matrices", [](const TypeProducts & type) {
         test_errors(type);
         test_extremes(type);
+        test_columns_not_finite(type);
+        test_weights_not_finite(type);
         test_parts(type);
         if (type.multiply_few != nullptr) {
             test_few_columns(type);

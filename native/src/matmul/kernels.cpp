@@ -310,10 +310,16 @@ template <typename Weights> void multiply(const Product & product, size_t first_
 
 // ---- activations ----
 
-inline float largest(__m256 values) {
-    __m128 half = _mm_max_ps(_mm256_castps256_ps128(values), _mm256_extractf128_ps(values, 1));
-    half        = _mm_max_ps(half, _mm_movehl_ps(half, half));
-    return _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
+// Magnitudes are compared by their bits, which grow as they do; NaN is above infinity, and a maximum of floats would lose it.
+inline __m256i magnitudes(const float * values) {
+    return _mm256_and_si256(read<__m256i>(values), _mm256_set1_epi32(0x7FFFFFFF));
+}
+
+inline float largest(__m256i magnitudes) {
+    __m128i half = _mm_max_epi32(_mm256_castsi256_si128(magnitudes), _mm256_extracti128_si256(magnitudes, 1));
+    half         = _mm_max_epi32(half, _mm_unpackhi_epi64(half, half));
+    half         = _mm_max_epi32(half, _mm_srli_epi64(half, 32));
+    return _mm_cvtss_f32(_mm_castsi128_ps(half));
 }
 
 inline int32_t sum_of(__m128i ints) {
@@ -332,13 +338,12 @@ template <typename Weights> inline BlockFactor factor_of(float scale, int32_t su
     return factor;
 }
 
-// One scale for own_block numbers, the largest of which becomes 127 or -127.
+// One scale for own_block numbers, the largest of which becomes 127 or -127. It is not finite where one of them is not.
 template <typename Weights> void quantise(const float * column, size_t depth, int8_t * codes, BlockFactor * factors) {
-    const __m256 no_sign = _mm256_castsi256_ps(_mm256_set1_epi32(0x7FFFFFFF));
     for (size_t k = 0; k < depth; k += Weights::own_block) {
-        __m256 most = _mm256_setzero_ps();
+        __m256i most = _mm256_setzero_si256();
         for (size_t i = 0; i < Weights::own_block; i += 8) {
-            most = _mm256_max_ps(most, _mm256_and_ps(_mm256_loadu_ps(column + k + i), no_sign));
+            most = _mm256_max_epi32(most, magnitudes(column + k + i));
         }
         const float  size   = largest(most);
         const float  scale  = size / 127.0f;

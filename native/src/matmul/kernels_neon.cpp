@@ -205,7 +205,7 @@ void multiply(const Product & product, size_t first_row, size_t end_row, void * 
 
 // ---- activations ----
 
-// One scale for own_block numbers, the largest of which becomes 127 or -127.
+// One scale for own_block numbers, the largest of which becomes 127 or -127. It is not finite where one of them is not.
 template <typename Weights> void quantise(const float * column, size_t depth, int8_t * codes, BlockFactor * factors) {
     for (size_t k = 0; k < depth; k += Weights::own_block) {
         float32x4_t most = vdupq_n_f32(0.0f);
