@@ -19,6 +19,10 @@
 #include <string>
 #include <vector>
 
+#if defined(__GLIBC__)
+#    include <pthread.h>
+#endif
+
 using namespace edgekv;
 
 void test_allot();
@@ -542,8 +546,19 @@ static void test_plain_arrays() {
     test_names();
 }
 
+// Give new threads the stack that they have with musl, but for what sanitizers put there.
+static void use_small_stacks() {
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__)
+    pthread_attr_t attributes;
+    CHECK(pthread_getattr_default_np(&attributes) == 0);
+    CHECK(pthread_attr_setstacksize(&attributes, 128 << 10) == 0);
+    CHECK(pthread_setattr_default_np(&attributes) == 0);
+#endif
+}
+
 // Without a model it tests what works on plain arrays, which takes as long as a model does; else that model.
 int main(int argc, char ** argv) {
+    use_small_stacks();
     if (argc == 1) {
         test_plain_arrays();
     } else {

@@ -9,7 +9,6 @@
 #include "llama-kv-cache.h"
 #include "plan/open.h"
 #include "plan/process.h"
-#include "rows/host_attention.h"
 #include "rows/flat_cache.h"
 #include "rows/memory.h"
 
@@ -46,7 +45,7 @@ bool is_host_node(const ggml_tensor & node) {
 }
 
 // What ggml's threads work in, as ggml itself counts it for the largest graph: activations in the format that weights are
-// multiplied in, and each thread's tiles of attention.
+// multiplied in, or each thread's tiles of attention.
 uint64_t shared_work_bytes(const llama_context & ctx, int n_threads) {
     ggml_cgraph *    all = ctx.get_gf_res_reserve()->get_gf();
     const int        n   = ggml_graph_n_nodes(all);
@@ -61,27 +60,6 @@ uint64_t shared_work_bytes(const llama_context & ctx, int n_threads) {
         }
     }
     return processor().graph_plan(host, n_threads, nullptr).work_size;
-}
-
-// What a thread touches of its stack while it attends, at most.
-size_t attention_bytes(const Memory & memory, const llama_hparams & hparams) {
-    size_t     most = 0;
-    const auto take = [&most](size_t dim_k, size_t dim_v, bool is_masked) {
-        if (AttentionPass::fits(dim_k, dim_v)) {
-            most = std::max(most, AttentionPass::stack_bytes(dim_k, dim_v, is_masked));
-        }
-    };
-    if (HostAttention::can_attend(*memory.flat)) {
-        for (const FlatCache::Layer & layer : memory.flat->layers()) {
-            take(layer.head_dim_k, layer.head_dim_v, false);
-        }
-    }
-    for (uint32_t il = 0; memory.windows != nullptr && il < hparams.n_layer_all; ++il) {
-        if (hparams.is_swa(il)) {
-            take(hparams.n_embd_head_k(il), hparams.n_embd_head_v(il), true);
-        }
-    }
-    return most;
 }
 
 // Descriptions of the graphs that run: of batches with outputs, and of those without. llama.cpp makes them when they come, with
@@ -118,8 +96,7 @@ enum edgekv_status edgekv_context_parts(const struct llama_context * ctx, const 
         parts->output_bytes      = memory.output_bytes;
         parts->bookkeeping_bytes = held.flat->n_slots() * edgekv_cache_estimate_bytes(&shape, params);
         parts->margin_bytes      = margin_bytes;
-        const uint64_t of_thread = thread_bytes + attention_bytes(held, ctx->get_model().hparams);
-        parts->workspace_bytes   = n_threads * of_thread + shared_work_bytes(*ctx, n_threads) + llama_cells(held) * llama_cell_bytes +
+        parts->workspace_bytes   = n_threads * thread_bytes + shared_work_bytes(*ctx, n_threads) + llama_cells(held) * llama_cell_bytes +
                                  (params->n_draft > 0 ? draft_bytes : 0);
     });
 }

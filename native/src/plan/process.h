@@ -6,7 +6,7 @@
 
 namespace edgekv {
 
-constexpr uint64_t thread_bytes = 1 << 15; // stack of one thread, without what attention to few tokens keeps there
+constexpr uint64_t thread_bytes = 1 << 15; // stack of one thread
 
 // What a plan counts, as edgekv_process_bytes says. Throws Error(EDGEKV_STATUS_UNSUPPORTED) where the system does not say.
 uint64_t counted_bytes();

@@ -64,18 +64,17 @@ AttentionPass::Tile::Tile(size_t head_dim_k, size_t head_dim_v, size_t n_tokens)
 
 bool AttentionPass::fits(size_t dim_k, size_t dim_v) { return padded(dim_k) <= max_row && padded(dim_v) <= max_row; }
 
-size_t AttentionPass::stack_bytes(size_t dim_k, size_t dim_v, bool is_masked) {
-    size_t most = 0;
-    for (const size_t n_tokens : { size_t(1), fewest_tokens }) {
-        const Tile tile(dim_k, dim_v, n_tokens);
-        most = std::max(most, (tile.n_cells + tile.n_queries) * (tile.dim_k + tile.dim_v)); // rows of both, queries and their sums
-    }
-    return most * sizeof(float) + sizeof(logits_) + (is_masked ? sizeof(hidden_) : 0);
+size_t AttentionPass::work_bytes(size_t dim_k, size_t dim_v) {
+    const size_t most = std::max(Tile(dim_k, dim_v, 1).size(), Tile(dim_k, dim_v, fewest_tokens).size());
+    return round_up(most * sizeof(float), n_aligned);
 }
 
-AttentionPass::AttentionPass(const AttentionOperands & of, size_t first_token, size_t n_tokens) :
+AttentionPass::AttentionPass(const AttentionOperands & of, size_t first_token, size_t n_tokens, void * memory) :
     of_(of), first_token_(first_token), n_tokens_(n_tokens), n_group_(of.queries->ne[1] / of.n_head_kv), tile_(of.keys.dim, of.values.dim, n_tokens),
-    read_k_(row_to_float(of.keys.type)), read_v_(row_to_float(of.values.type)) {}
+    read_k_(row_to_float(of.keys.type)), read_v_(row_to_float(of.values.type)), keys_(static_cast<float *>(memory)),
+    values_(keys_ + tile_.n_cells * tile_.dim_k), queries_(values_ + tile_.n_cells * tile_.dim_v),
+    out_rows_(queries_ + tile_.n_queries * tile_.dim_k), logits_(out_rows_ + tile_.n_queries * tile_.dim_v),
+    hidden_(reinterpret_cast<int32_t *>(logits_ + n_logits)) {}
 
 void AttentionPass::attend_at_once(const HeadRows & cells, size_t g, size_t first, size_t n) {
     for (size_t i = 0; i < n; ++i) {

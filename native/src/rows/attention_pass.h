@@ -45,15 +45,17 @@ struct SeenCells {
     size_t   n;    // the last one is n - 1; 0 = none
 };
 
-// It takes memory on the stack, so a thread has one at a time. Sums do not depend on how queries are shared out.
+// A tile is too large for the stack of a thread: musl gives new ones 128 KiB. Sums do not depend on how queries are shared out.
 class AttentionPass {
   public:
-    // of: outlives this; tokens [first_token, first_token + n_tokens) of it
-    AttentionPass(const AttentionOperands & of, size_t first_token, size_t n_tokens);
+    // Tokens [first_token, first_token + n_tokens) of `of`, which outlives this; so does the memory (work_bytes,) that no other pass
+    // uses meanwhile. It begins at a multiple of n_aligned.
+    AttentionPass(const AttentionOperands & of, size_t first_token, size_t n_tokens, void * memory);
 
-    // Whether rows of these lengths fit a tile; and bytes that one thread touches of its stack then, at most, behind a mask or not.
-    static bool   fits(size_t dim_k, size_t dim_v);
-    static size_t stack_bytes(size_t dim_k, size_t dim_v, bool is_masked);
+    // Whether rows of these lengths fit a tile; and bytes that a pass over them works in then, a multiple of n_aligned.
+    static constexpr size_t n_aligned = 64;
+    static bool             fits(size_t dim_k, size_t dim_v);
+    static size_t           work_bytes(size_t dim_k, size_t dim_v);
 
     // Of a KV head, counted by query head, then token.
     size_t n_queries() const { return n_group_ * n_tokens_; }
@@ -75,6 +77,7 @@ class AttentionPass {
     static constexpr size_t most_at_once = std::max(most_queries, most_panels * n_lanes);
     static constexpr size_t most_cells   = 64;
     static constexpr size_t max_row      = n_floats / n_lanes; // a tile is no fewer than n_lanes cells
+    static constexpr size_t n_logits     = most_queries * most_cells; // a panel's are no more
 
     // From so many tokens on, queries are lanes of panels. Fewer would leave lanes empty, and a draft's tokens round as single ones do.
     static constexpr size_t fewest_tokens = 8;
@@ -88,6 +91,9 @@ class AttentionPass {
         bool   has_panels; // queries are the lanes of panels, not rows
 
         Tile(size_t head_dim_k, size_t head_dim_v, size_t n_tokens);
+
+        // Floats of keys, values, queries, their sums, logits, and what is hidden.
+        size_t size() const { return (n_cells + n_queries) * (dim_k + dim_v) + 2 * n_logits; }
     };
 
     void      attend_at_once(const HeadRows & cells, size_t g, size_t first, size_t n);
@@ -113,12 +119,13 @@ class AttentionPass {
     const ggml_to_float_t     read_k_;
     const ggml_to_float_t     read_v_;
 
-    float    keys_[n_floats];
-    float    values_[n_floats];
-    float    queries_[n_floats];
-    float    out_rows_[n_floats];
-    float    logits_[most_queries * most_cells]; // a panel's are no more
-    int32_t  hidden_[most_queries * most_cells];
+    float * const   keys_;
+    float * const   values_;
+    float * const   queries_;
+    float * const   out_rows_;
+    float * const   logits_;
+    int32_t * const hidden_;
+
     float    biases_[most_cells];
     float    most_[most_at_once];
     float    sums_[most_at_once];

@@ -232,7 +232,7 @@ ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_cgraph * graph, ggm
     }
 
     if (mask_ == nullptr) {
-        ggml_tensor * out = on_host_.emplace_back(HostAttention{ parts_, il, scale, softcap }).operation(context, q, sinks);
+        ggml_tensor * out = on_host_.emplace_back(parts_, il, scale, softcap).operation(context, q, sinks);
         ggml_build_forward_expand(graph, out);
         for (size_t i = 0; largest_ && i < n_query_nodes * cache_.n_slots(); ++i) { // ggml's scheduler holds its nodes in arrays, which must not grow later
             ggml_build_forward_expand(graph, ggml_view_1d(context, layer.k, layer.k->ne[0], 0)); // of what is kept anyway
@@ -261,7 +261,7 @@ ggml_tensor * FlatGraph::attend_window(ggml_context * context, ggml_cgraph * gra
     if (!WindowAttention::can_attend(*k, *v, *mask)) {
         return nullptr;
     }
-    ggml_tensor * out = windows_.emplace_back(WindowAttention{ scale, softcap }).operation(context, q, k, v, mask, sinks);
+    ggml_tensor * out = windows_.emplace_back(scale, softcap).operation(context, q, k, v, mask, sinks);
     ggml_build_forward_expand(graph, out);
     return out;
 }

@@ -1,42 +1,74 @@
 #include "rows/host_attention.h"
 
 #include "ggml-backend.h"
+#include "rows/attention_node.h"
 
 #include <algorithm>
+#include <cstring>
+
+#if defined(__GNUC__)
+#    pragma GCC diagnostic push
+#    pragma GCC diagnostic ignored "-Wunused-function"
+#endif
+#include "ggml-impl.h"
+#if defined(__GNUC__)
+#    pragma GCC diagnostic pop
+#endif
 
 namespace edgekv {
 
 namespace {
 
+// Marks a node as edgekv's. ggml calls edgekv_attend in its place, which knows the memory to work in.
+void is_attention(ggml_tensor *, int, int, void *) { GGML_ABORT("attention was computed without its memory"); }
+
+// The operation of a node of edgekv's; NULL for any other.
+const AttentionOperation * operation_of(const ggml_tensor & node) {
+    ggml_custom_op_params params = {};
+    if (node.op == GGML_OP_CUSTOM) {
+        std::memcpy(&params, node.op_params, sizeof(params));
+    }
+    return params.fun == is_attention ? static_cast<const AttentionOperation *>(params.userdata) : nullptr;
+}
+
+// What one thread works in.
+size_t pass_bytes(const ggml_tensor & node) {
+    const ggml_tensor & queries = *node.src[0];
+    return AttentionPass::work_bytes(queries.ne[0], node.ne[0] / queries.ne[1]);
+}
+
+void * aligned(void * memory) {
+    return reinterpret_cast<void *>(round_up(reinterpret_cast<uintptr_t>(memory), AttentionPass::n_aligned));
+}
+
 // Call f(pass, part) for every part of the batch.
-template <typename Operation, typename F> void each_pass(const Operation & op, const AttentionOperands & of, F f) {
+template <typename F> void each_pass(const AttentionOperation & op, const AttentionOperands & of, void * memory, F f) {
     size_t first_token = 0;
     for (size_t part = 0; part < op.n_parts(); ++part) {
-        AttentionPass pass(of, first_token, op.n_tokens(part, *of.out));
+        AttentionPass pass(of, first_token, op.n_tokens(part, *of.out), memory);
         f(pass, part);
         first_token += op.n_tokens(part, *of.out);
     }
 }
 
-// What ggml calls on each thread. Threads share the cells out: one may begin and end within a head.
-template <typename Operation> void run(ggml_tensor * out, int i_thread, int n_threads, void * userdata) {
-    const auto &            op = *static_cast<const Operation *>(userdata);
-    const AttentionOperands of = op.operands(*out);
+// The part of one thread. Threads share the cells out: one may begin and end within a head.
+void attend(const AttentionOperation & op, ggml_tensor & out, void * memory, int thread, int n_threads) {
+    const AttentionOperands of = op.operands(out);
 
     size_t n_all = 0;
-    each_pass(op, of, [&](const AttentionPass & pass, size_t part) {
+    each_pass(op, of, memory, [&](const AttentionPass & pass, size_t part) {
         for (size_t g = 0; g < of.n_head_kv; ++g) {
-            n_all += pass.n_queries() * op.cells(part, g, *out).n;
+            n_all += pass.n_queries() * op.cells(part, g, out).n;
         }
     });
-    const size_t begin = n_all * i_thread / n_threads;
-    const size_t end   = n_all * (i_thread + 1) / n_threads;
+    const size_t begin = n_all * thread / n_threads;
+    const size_t end   = n_all * (thread + 1) / n_threads;
 
     size_t before = 0;
-    each_pass(op, of, [&](AttentionPass & pass, size_t part) {
+    each_pass(op, of, memory, [&](AttentionPass & pass, size_t part) {
         for (size_t g = 0; g < of.n_head_kv; ++g) {
-            const HeadRows cells     = op.cells(part, g, *out);
-            const auto      n_started = [&](size_t bound) { // queries whose cells begin before it
+            const HeadRows cells     = op.cells(part, g, out);
+            const auto     n_started = [&](size_t bound) { // queries whose cells begin before it
                 return bound <= before ? 0 : std::min(pass.n_queries(), round_up((bound - before + cells.n - 1) / cells.n, pass.step()));
             };
             pass.attend(cells, g, n_started(begin), n_started(end));
@@ -45,31 +77,30 @@ template <typename Operation> void run(ggml_tensor * out, int i_thread, int n_th
     });
 }
 
-// args: q (dim_k, n_head, n_tokens), ..., and sinks last, or NULL
-template <typename Operation, size_t n>
-ggml_tensor * operation_of(ggml_context * context, Operation & op, int64_t dim_v, ggml_tensor * (&args)[n]) {
-    const ggml_tensor & q      = *args[0];
-    const int           n_args = args[n - 1] != nullptr ? n : n - 1;
-    return ggml_custom_4d(context, GGML_TYPE_F32, dim_v * q.ne[1], q.ne[2], 1, 1, args, n_args, run<Operation>, GGML_N_TASKS_MAX, &op);
-}
-
 const char * row(const ggml_tensor & rows, size_t offset) { return static_cast<const char *>(rows.data) + offset; }
 
 } // namespace
+
+template <size_t n> ggml_tensor * AttentionOperation::node_of(ggml_context * context, int64_t dim_v, ggml_tensor * (&args)[n]) const {
+    const ggml_tensor & q      = *args[0];
+    const int           n_args = args[n - 1] != nullptr ? n : n - 1;
+    return ggml_custom_4d(context, GGML_TYPE_F32, dim_v * q.ne[1], q.ne[2], 1, 1, args, n_args, is_attention, GGML_N_TASKS_MAX,
+                          const_cast<AttentionOperation *>(this));
+}
 
 bool HostAttention::can_attend(const FlatCache & cache) {
     const auto fits = [](const FlatCache::Layer & layer) { return AttentionPass::fits(layer.head_dim_k, layer.head_dim_v); };
     return !cache.on_device() && std::all_of(cache.layers().begin(), cache.layers().end(), fits);
 }
 
-ggml_tensor * HostAttention::operation(ggml_context * context, ggml_tensor * q, ggml_tensor * sinks) {
-    const FlatCache::Layer & layer  = parts.front().slot->layer(il);
+ggml_tensor * HostAttention::operation(ggml_context * context, ggml_tensor * q, ggml_tensor * sinks) const {
+    const FlatCache::Layer & layer  = parts_.front().slot->layer(il_);
     ggml_tensor *            args[] = { q, layer.k, layer.v, sinks };
-    return operation_of(context, *this, layer.head_dim_v, args);
+    return node_of(context, layer.head_dim_v, args);
 }
 
 AttentionOperands HostAttention::operands(ggml_tensor & out) const {
-    const FlatCache::Layer & layer = parts.front().slot->layer(il); // slots share pools
+    const FlatCache::Layer & layer = parts_.front().slot->layer(il_); // slots share pools
     AttentionOperands        of    = {};
     of.queries                     = out.src[0];
     of.sinks                       = out.src[3];
@@ -78,17 +109,17 @@ AttentionOperands HostAttention::operands(ggml_tensor & out) const {
     of.keys                        = { layer.k->type, layer.head_dim_k, layer.k->nb[1] };
     of.values                      = { layer.v->type, layer.head_dim_v, layer.v->nb[1] };
     of.is_latent                   = layer.is_latent();
-    of.scale                       = scale;
-    of.softcap                     = softcap;
+    of.scale                       = scale_;
+    of.softcap                     = softcap_;
     return of;
 }
 
 HeadRows HostAttention::cells(size_t part, size_t g, const ggml_tensor &) const {
-    const FlatCache &        slot  = *parts[part].slot;
-    const FlatCache::Layer & layer = slot.layer(il);
+    const FlatCache &        slot  = *parts_[part].slot;
+    const FlatCache::Layer & layer = slot.layer(il_);
     const FlatCache::Head &  head  = slot.head(layer.first_head + g);
     return { row(*layer.k, head.first * layer.k->nb[1]), row(*layer.v, head.first * layer.v->nb[1]),
-             head.kept + slot.n_filled() + parts[part].n_tokens, slot.biases(layer, head), head.kept };
+             head.kept + slot.n_filled() + parts_[part].n_tokens, slot.biases(layer, head), head.kept };
 }
 
 bool WindowAttention::can_attend(const ggml_tensor & k, const ggml_tensor & v, const ggml_tensor & mask) {
@@ -101,9 +132,9 @@ bool WindowAttention::can_attend(const ggml_tensor & k, const ggml_tensor & v, c
 }
 
 ggml_tensor * WindowAttention::operation(ggml_context * context, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v, ggml_tensor * mask,
-                                         ggml_tensor * sinks) {
+                                         ggml_tensor * sinks) const {
     ggml_tensor * args[] = { q, k, v, mask, sinks };
-    return operation_of(context, *this, v->ne[0], args);
+    return node_of(context, v->ne[0], args);
 }
 
 size_t WindowAttention::n_tokens(size_t, const ggml_tensor & out) const { return out.ne[1]; }
@@ -119,8 +150,8 @@ AttentionOperands WindowAttention::operands(ggml_tensor & out) const {
     of.n_head_kv           = k.ne[1];
     of.keys                = { k.type, static_cast<size_t>(k.ne[0]), k.nb[2] };
     of.values              = { v.type, static_cast<size_t>(v.ne[0]), v.nb[2] };
-    of.scale               = scale;
-    of.softcap             = softcap;
+    of.scale               = scale_;
+    of.softcap             = softcap_;
     return of;
 }
 
@@ -131,3 +162,17 @@ HeadRows WindowAttention::cells(size_t, size_t g, const ggml_tensor & out) const
 }
 
 } // namespace edgekv
+
+using namespace edgekv;
+
+size_t edgekv_attention_bytes(const ggml_tensor * node, int n_threads) {
+    return operation_of(*node) != nullptr ? AttentionPass::n_aligned + n_threads * pass_bytes(*node) : 0;
+}
+
+bool edgekv_attend(ggml_tensor * node, void * workspace, int thread, int n_threads) {
+    const AttentionOperation * op = operation_of(*node);
+    if (op != nullptr) {
+        attend(*op, *node, static_cast<char *>(aligned(workspace)) + thread * pass_bytes(*node), thread, n_threads);
+    }
+    return op != nullptr;
+}
