@@ -48,6 +48,7 @@ EDGEKV_API enum edgekv_status edgekv_model_load(
 // rows of a batch are read, and of experts those that it chooses (on Linux). What is computed is the same to the bit as with all
 // weights in memory and use_extra_bufts = false. The rest of the model is loaded without mapping. Where they cannot be read, feeding
 // fails with EDGEKV_STATUS_MODEL_INVALID and changes no cell.
+//   params     : with llama.cpp's default of n_gpu_layers, or 0: all layers are computed by the processor
 //   n_streamed : layers, spread evenly over the model; 0 = as edgekv_model_load
 //   EDGEKV_STATUS_INVALID_ARGUMENT  the model has fewer layers; or params put layers on devices or override types of buffers
 //   EDGEKV_STATUS_UNSUPPORTED       the model is split into several files
@@ -97,7 +98,7 @@ struct edgekv_layout {
 #define EDGEKV_HEAD_LIMIT 8
 #define EDGEKV_HEAD_LEAST 3
 
-// The layout that holds a budget, a block and a probe.
+// The layout that holds a budget, a block and a probe. It has at most UINT32_MAX cells, which edgekv_context_new refuses.
 //   ragged      : as in edgekv_cache_params; 0 = all heads keep the same number of cells
 //   n_ctx_train : of the model
 EDGEKV_API struct edgekv_layout edgekv_layout_for(uint32_t budget,
@@ -343,7 +344,7 @@ EDGEKV_API enum edgekv_status edgekv_cache_feed_draft(
                               size_t   err_size);
 
 // Give the draft's first token a cell in every head, as if it had been fed now; the draft then begins with the next one.
-//   EDGEKV_STATUS_INVALID_STATE  no draft is left
+//   EDGEKV_STATUS_INVALID_STATE  no draft is left, or another cache of the context was fed after it: its logits are gone
 //   EDGEKV_STATUS_NOT_FINITE     a logit of the token is NaN or infinite; the cache is as before
 EDGEKV_API enum edgekv_status edgekv_cache_accept(
                  struct edgekv_cache * cache,

@@ -17,6 +17,7 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #if defined(__GLIBC__)
@@ -484,6 +485,38 @@ static void test_team() {
     }
 }
 
+// An abort of ggml on another thread comes out as an error where it does on the caller's, and ends the process where it does there.
+static void test_aborts_in_a_team() {
+    Team       team(2);
+    const auto abort_on_the_other = [&] {
+        std::atomic<int> n_begun{ 0 };
+        team.each(2, [&](size_t, size_t thread) { // each thread has one task, as it waits for the other's
+            for (++n_begun; n_begun < 2;) {
+                std::this_thread::yield();
+            }
+            if (thread != 0) {
+                GGML_ABORT("a test");
+            }
+        });
+    };
+    static bool                 was_told = false;
+    const ggml_abort_callback_t before   = ggml_set_abort_callback([](const char *) {
+        was_told = true;
+        throw 7; // out of ggml_abort, which would end the process
+    });
+    {
+        const Contained contained;
+        CHECK(status_of(abort_on_the_other) == EDGEKV_STATUS_INTERNAL && !was_told);
+        const Computing computing;
+        try {
+            abort_on_the_other();
+        } catch (int) {
+        }
+        CHECK(was_told);
+    }
+    ggml_set_abort_callback(before);
+}
+
 static void test_guard() {
     char err[16];
     CHECK(guard(err, sizeof(err), [] {}) == EDGEKV_STATUS_OK);
@@ -509,6 +542,23 @@ static void test_guard() {
     std::string       copy(5000, '\0');
     guard(copy.data(), copy.size(), [&] { fail(EDGEKV_STATUS_INTERNAL, "%s", endless.c_str()); });
     CHECK(std::strlen(copy.c_str()) == 511);
+}
+
+// More cells than 32 bits count are as many as these can say: no fewer, and no context has them.
+static void test_layouts() {
+    const auto same = [](const edgekv_layout & layout, uint32_t n_cells, uint32_t n_cells_max) {
+        return layout.n_cells == n_cells && layout.n_cells_max == n_cells_max;
+    };
+    CHECK(same(edgekv_layout_for(100, 32, 8, 0, 8192), 140, 140));
+    CHECK(same(edgekv_layout_for(100, 32, 8, EDGEKV_RAGGED_HEADS, 8192), 140, 840));
+    CHECK(same(edgekv_layout_for(100, 32, 8, EDGEKV_RAGGED_HEADS, 1024), 140, 512));
+    CHECK(same(edgekv_layout_for(1u << 29, 128, 64, EDGEKV_RAGGED_HEADS, 8192), (1u << 29) + 192, 3 * (1u << 29) + 192));
+    CHECK(same(edgekv_layout_for(1u << 29, 128, 64, EDGEKV_RAGGED_HEADS, UINT32_MAX), (1u << 29) + 192, UINT32_MAX / 2));
+    CHECK(same(edgekv_layout_for(1u << 31, 128, 64, EDGEKV_RAGGED_HEADS, 8192), (1u << 31) + 192, UINT32_MAX));
+    for (const uint32_t ragged : { 0u, uint32_t(EDGEKV_RAGGED_HEADS) }) {
+        CHECK(same(edgekv_layout_for(UINT32_MAX - 100, 128, 64, ragged, 8192), UINT32_MAX, UINT32_MAX));
+        CHECK(same(edgekv_layout_for(UINT32_MAX, UINT32_MAX, UINT32_MAX, ragged, UINT32_MAX), UINT32_MAX, UINT32_MAX));
+    }
 }
 
 static void test_names() {
@@ -542,6 +592,8 @@ static void test_plain_arrays() {
     test_policies_that_cannot_be();
     test_null_arguments();
     test_team();
+    test_aborts_in_a_team();
+    test_layouts();
     test_guard();
     test_names();
 }

@@ -158,6 +158,39 @@ void test_together(const Model & model, const char * kv_type, const edgekv_polic
     }
 }
 
+// A draft can be accepted until another cache of the context has the logits: these are of its tokens then.
+void test_drafts_of_several(const Model & model, const char * kv_type, const edgekv_policy & policy) {
+    const Context      context(model, kv_type, 1, slots);
+    std::vector<Cache> caches;
+    for (uint32_t i = 0; i < 2; ++i) {
+        edgekv_cache_params needs = needs_of(policy, i);
+        needs.n_draft             = 2;
+        caches.push_back(open_cache(context, EDGEKV_STAGING_AUTO, needs));
+        CHECK(feed(caches[i], 8) == EDGEKV_STATUS_OK);
+    }
+    edgekv_cache *    a = caches[0].get(), *b = caches[1].get();
+    const llama_token token = 3, draft[2] = { 4, 5 }, unknown = -1;
+    edgekv_part       part = { b, &token, 1, 1, 0 };
+    const auto accepted_after = [&](const auto & other) {
+        CHECK(edgekv_cache_feed_draft(a, token, draft, 2, nullptr, 0) == EDGEKV_STATUS_OK);
+        CHECK(edgekv_cache_accept(a, nullptr, 0) == EDGEKV_STATUS_OK);
+        other();
+        const Bytes before = save(caches[0]);
+        const auto  status = edgekv_cache_accept(a, nullptr, 0);
+        CHECK(status == EDGEKV_STATUS_OK || save(caches[0]) == before);
+        CHECK(edgekv_cache_feed(a, &token, 1, 1, nullptr, 0) == EDGEKV_STATUS_OK); // it goes on
+        CHECK(compact(caches[0], policy, 8) == EDGEKV_STATUS_OK && compact(caches[1], policy, 8) == EDGEKV_STATUS_OK);
+        return status;
+    };
+    CHECK(accepted_after([] {}) == EDGEKV_STATUS_OK);
+    CHECK(accepted_after([&] { edgekv_cache_feed(b, &unknown, 1, 1, nullptr, 0); }) == EDGEKV_STATUS_OK); // nothing was computed
+    CHECK(accepted_after([&] { edgekv_cache_feed(b, &token, 1, 1, nullptr, 0); }) == EDGEKV_STATUS_INVALID_STATE);
+    CHECK(accepted_after([&] { edgekv_cache_feed(b, &token, 1, 0, nullptr, 0); }) == EDGEKV_STATUS_INVALID_STATE);
+    CHECK(accepted_after([&] { edgekv_cache_feed_draft(b, token, draft, 2, nullptr, 0); }) == EDGEKV_STATUS_INVALID_STATE);
+    CHECK(accepted_after([&] { edgekv_cache_probe(b, draft, 2, nullptr, 0); }) == EDGEKV_STATUS_INVALID_STATE);
+    CHECK(accepted_after([&] { edgekv_cache_feed_together(&part, 1, nullptr, 0); }) == EDGEKV_STATUS_INVALID_STATE);
+}
+
 // Sums of a step do not depend on the number of threads.
 void test_threads(const Model & model, const char * kv_type, const edgekv_policy & policy) {
     std::vector<Logits> logits;
@@ -217,5 +250,6 @@ void test_slots(const char * model_path, const char * kv_type) {
         test_together(model, kv_type, policy);
     }
     test_threads(model, kv_type, policies[0]);
+    test_drafts_of_several(model, kv_type, policies[0]);
     test_refusals(model, kv_type, policies[0]);
 }

@@ -404,6 +404,24 @@ def test_a_model_with_broken_weights_is_an_error_not_a_reply(tiny_model, tmp_pat
         list(rt.session().chat("Hello"))
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("quantization", ["F32", "Q8_0", "Q4_0"])
+def test_one_damaged_number_of_a_norm_is_an_error_not_a_reply(tiny_model, tmp_path, quantization, value):
+    """It is one of many activations, which products of quantised weights make whole numbers of."""
+    gguf = pytest.importorskip("gguf")
+    whole = tiny_model(n_layer=2, n_ctx_train=2048, quantization=quantization)
+    norm = next(tensor for tensor in gguf.GGUFReader(whole).tensors if tensor.name == "blk.0.attn_norm.weight")
+    raw = bytearray(whole.read_bytes())
+    raw[norm.data_offset : norm.data_offset + 4] = np.float32(value).tobytes()
+    path = tmp_path / "damaged.gguf"
+    path.write_bytes(raw)
+    with (
+        edgekv.Runtime(path, memory="4GiB", budget=64, block=32, recent=16, threads=1) as rt,
+        pytest.raises(edgekv.NativeError, match="not finite"),
+    ):
+        list(rt.session().chat("Hello"))
+
+
 def test_options_of_the_wrong_kind_are_refused(tiny_model):
     path = tiny_model(n_layer=2, n_ctx_train=2048)
     with pytest.raises(edgekv.ConfigError):

@@ -52,9 +52,9 @@ std::shared_ptr<StreamedWeights> streamed_weights(const std::shared_ptr<const We
     if (n_streamed == 0) {
         return nullptr;
     }
-    if (params.tensor_buft_overrides != nullptr || params.n_gpu_layers != 0) {
-        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "n_streamed = %u needs params without tensor_buft_overrides and with n_gpu_layers = 0",
-             n_streamed);
+    if (params.tensor_buft_overrides != nullptr || params.n_gpu_layers > 0) {
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "n_streamed = %u needs params without tensor_buft_overrides and with n_gpu_layers = 0, or "
+             "llama.cpp's default", n_streamed);
     }
     if (file->n_files() > 1) {
         fail(EDGEKV_STATUS_UNSUPPORTED, "the model is split into %u files, and its weights cannot be streamed; join them to one",
@@ -93,6 +93,7 @@ enum edgekv_status edgekv_model_load_streamed(const char * path, const struct ll
             if (streamed) {
                 used.tensor_buft_overrides = overrides;
                 used.load_mode             = LLAMA_LOAD_MODE_NONE;
+                used.n_gpu_layers          = 0; // where the default says that all may go to a device
             }
             std::unique_ptr<llama_model, decltype(&llama_model_free)> loaded(llama_model_load_from_file(path, used), llama_model_free);
             if (!loaded) {

@@ -123,6 +123,7 @@ struct edgekv_cache {
     uint32_t                           n_filled_  = 0; // open rows in use
     uint32_t                           n_drafted_ = 0; // tokens of the last batch that were neither accepted nor dropped
     uint32_t                           n_batch_   = 0; // tokens of that batch
+    uint64_t                           draft_     = 0; // which one of the context's it was
     uint32_t                           n_fresh_   = 0; // tokens fed since the last compaction
     uint32_t                           n_missed_  = 0; // of these, tokens that another cache fed, and whose queries found no room here
     int32_t                            normed_    = 0; // positions before it have their norm1(V W_O)

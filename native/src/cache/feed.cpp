@@ -204,6 +204,7 @@ void edgekv_cache::feed(const llama_token * tokens, size_t n, bool want_logits, 
     fill(n);
     n_drafted_ = static_cast<uint32_t>(n_draft);
     n_batch_   = static_cast<uint32_t>(n_all);
+    draft_     = flat_.notes().n_batches;
 }
 
 void edgekv_cache::feed_together(edgekv_part * parts, size_t n_parts) {
@@ -251,6 +252,11 @@ void edgekv_cache::feed_together(edgekv_part * parts, size_t n_parts) {
 void edgekv_cache::accept() {
     if (n_drafted_ == 0) {
         throw Error(EDGEKV_STATUS_INVALID_STATE, "there is no drafted token to accept; feed a draft first");
+    }
+    if (draft_ != flat_.notes().n_batches) {
+        n_drafted_ = 0;
+        throw Error(EDGEKV_STATUS_INVALID_STATE, "another cache of the context was fed after the draft, whose logits are gone; feed the "
+                                                 "token itself");
     }
     check_logits(n_batch_ - n_drafted_, n_past);
     fill(1);

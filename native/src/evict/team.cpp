@@ -1,5 +1,6 @@
 #include "evict/team.h"
 
+#include <optional>
 #include <utility>
 
 namespace edgekv {
@@ -48,6 +49,10 @@ void Team::run(const Work & work) {
 
 void Team::take_tasks(const Work & work, size_t thread) noexcept {
     try {
+        std::optional<Contained> contained;
+        if (work.is_contained) {
+            contained.emplace();
+        }
         for (size_t task = next_++; task < work.n_tasks; task = next_++) {
             work.call(work.body, task, thread);
         }

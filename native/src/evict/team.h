@@ -1,6 +1,8 @@
 // A few threads that share the work of one compaction.
 #pragma once
 
+#include "hooks/aborts.h"
+
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
@@ -22,9 +24,10 @@ class Team {
     Team & operator=(const Team &) = delete;
 
     // Call body(task, thread) once for every task in [0, n_tasks); thread is in [0, n_threads). The first exception is
-    // rethrown here once no thread is at work.
+    // rethrown here once no thread is at work. An abort of ggml is one on all threads where it is one on the caller's.
     template <typename Body> void each(size_t n_tasks, const Body & body) {
-        run({ [](const void * body, size_t task, size_t thread) { (*static_cast<const Body *>(body))(task, thread); }, &body, n_tasks });
+        run({ [](const void * body, size_t task, size_t thread) { (*static_cast<const Body *>(body))(task, thread); }, &body, n_tasks,
+              Contained::is_here() });
     }
 
   private:
@@ -32,6 +35,7 @@ class Team {
         void (*call)(const void * body, size_t task, size_t thread);
         const void * body;
         size_t       n_tasks;
+        bool         is_contained;
     };
 
     void run(const Work & work);

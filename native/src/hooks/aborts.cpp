@@ -56,6 +56,8 @@ Contained::~Contained() {
     }
 }
 
+bool Contained::is_here() { return contained; }
+
 Computing::Computing() : before_(std::exchange(contained, false)) {}
 Computing::~Computing() { contained = before_; }
 

@@ -9,6 +9,7 @@ class Contained {
   public:
     Contained();
     ~Contained();
+    static bool is_here(); // whether one lives on this thread, and nothing is Computing
     Contained(const Contained &)             = delete;
     Contained & operator=(const Contained &) = delete;
 

@@ -16,6 +16,9 @@ bool give_back(float /*progress*/, void * /*user_data*/) {
     return true;
 }
 
+// More than 32 bits count stays more than any context has.
+uint32_t counted(uint64_t n) { return static_cast<uint32_t>(std::min<uint64_t>(n, UINT32_MAX)); }
+
 // Rows of a quantised type are made of blocks.
 void require_heads(const llama_model & model, int32_t kv_type) {
     const uint32_t head_dim = model.hparams.n_embd_head_k();
@@ -72,13 +75,11 @@ using namespace edgekv;
 
 struct edgekv_layout edgekv_layout_for(uint32_t budget, uint32_t block, uint32_t n_probe, uint32_t ragged,
                                        uint32_t n_ctx_train) {
-    const uint32_t n_cells = budget + block + n_probe;
-    if (ragged == 0) {
-        return { n_cells, n_cells, n_probe, 1 };
-    }
-    const uint32_t least = n_cells + (EDGEKV_HEAD_LEAST - 1) * budget;
-    const uint32_t most  = n_cells + (EDGEKV_HEAD_LIMIT - 1) * budget;
-    return { n_cells, std::clamp(n_ctx_train / 2, least, most), n_probe, 1 };
+    const uint64_t n_cells = uint64_t(budget) + block + n_probe;
+    const uint64_t least   = n_cells + uint64_t(EDGEKV_HEAD_LEAST - 1) * budget;
+    const uint64_t most    = n_cells + uint64_t(EDGEKV_HEAD_LIMIT - 1) * budget;
+    const uint64_t largest = ragged == 0 ? n_cells : std::clamp<uint64_t>(n_ctx_train / 2, least, most);
+    return { counted(n_cells), counted(largest), n_probe, 1 };
 }
 
 enum edgekv_status edgekv_context_params_for(const struct llama_model * model, int32_t kv_type, uint32_t n_cells, uint32_t n_ubatch,

@@ -266,6 +266,7 @@ void FlatCache::aim_queries(uint32_t first, uint32_t n, int32_t lag) {
 FlatCache::Batch::Batch(FlatCache & first, std::vector<Part> && parts) : first_(first) {
     first_.batch_          = std::move(parts);
     first_.notes_->written = false;
+    ++first_.notes_->n_batches;
 }
 
 std::vector<FlatCache::Part> FlatCache::parts_of_batch(uint32_t n_tokens) {

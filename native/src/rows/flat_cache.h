@@ -96,6 +96,7 @@ class FlatCache {
         std::unordered_map<uint32_t, Attention> attention;       // by il of layers, of the newest graph
         std::vector<uint8_t>                    attended;        // by il, whether the newest graph does so through FlatGraph
         bool                                    written = false; // whether the batch may have written rows, queries too
+        uint64_t                                n_batches = 0;   // so far: logits are those of the last one
     };
 
     explicit FlatCache(const edgekv_layout & layout);
