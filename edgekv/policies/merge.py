@@ -25,8 +25,9 @@ class Merge(Division):
 
     A mean has the mean key and value of n cells, and attention counts it n times. At an eviction each cell that goes is
     taken in by the mean with the nearest key, after two rounds of k-means. A head has at most `cells` means, and at
-    most an eighth of what is not protected. Means stay. Each begins as one of the cells that would go, evenly over the
-    text, and keeps its position.
+    most an eighth of what is not protected. These stay. If the head's budget shrinks, the older means beyond an eighth
+    stay by their scores, as other cells do. A mean begins as one of the cells that would go, evenly over the text, and
+    keeps its position.
 
     An eviction that turns keys to adjacent positions ends this: turned, means would be as near as the newest cells, and
     count as many as are far away. Means count as single cells from then on.
@@ -50,12 +51,12 @@ class Merge(Division):
     def keep_and_merge(self, head: Head, protection: Protection, budget: int) -> tuple[Indices, Indices]:
         """Return the cells to keep, and those of them that take in what goes, each ascending by position."""
         old = np.zeros(len(head.positions), dtype=bool) if head.counts is None else head.counts > 1
-        n_protected = int(protection.mask(head.positions).sum())
-        n_new = max(0, min(self.cells, (budget - n_protected) // CELLS_A_MEAN) - int(old.sum()))
-        if len(head.positions) <= budget:
-            n_new = 0
-        room = budget - n_new - n_protected
-        stay = tuple((int(p), int(p) + 1) for p in np.sort(head.positions[old])[::-1][:room])
+        protected = protection.mask(head.positions)
+        n_protected = int(protected.sum())
+        most = min(self.cells, (budget - n_protected) // CELLS_A_MEAN)
+        n_new = max(0, most - int(old.sum())) if len(head.positions) > budget else 0
+        newest = np.sort(head.positions[old & ~protected])[::-1][: max(0, most)]
+        stay = tuple((int(p), int(p) + 1) for p in newest)
         kept = self.inner.keep(head, replace(protection, pinned=protection.pinned + stay), budget - n_new)
         gone = head.order[~np.isin(head.order, kept)]
         new = gone[new_means(len(gone), n_new)]

@@ -57,8 +57,8 @@ def test_cells_that_all_fit_become_no_means():
         assert [len(kept) for kept in select("keydiff+merge", **arguments, backend=backend)] == [SMALL.n] * SMALL.heads
 
 
-def test_every_mean_that_is_there_stays():
-    """With the newest of them, if there are too many."""
+def test_the_newest_means_stay_up_to_an_eighth():
+    """Of a head whose budget has shrunk; the others compete by their scores."""
     from edgekv.policies.head import Head
     from edgekv.policies.selection import Protection
 
@@ -66,11 +66,12 @@ def test_every_mean_that_is_there_stays():
     keys, positions = rng.standard_normal((50, 8)), np.arange(50)
     counts = np.where(np.isin(positions, [10, 11, 30]), 7.0, 1.0)
     head = Head(keys=keys, positions=positions, counts=counts, budget=20)
-    kept = parse_policy("keydiff+merge(cells=4)").keep(head, Protection(2, 4))
-    assert {10, 11, 30, 0, 1, 46, 47, 48, 49} <= set(kept.tolist())
-    assert len(kept) == 20
-    few = parse_policy("keydiff+merge(cells=4)").keep(head, Protection(2, 4), 8)
-    assert {11, 30, 0, 1, 46, 47, 48, 49} == set(few.tolist())
+    policy, protected = parse_policy("sink(n_sink=0)+merge(cells=4)"), {0, 1, 46, 47, 48, 49}  # the newest score best
+    for budget, means in ((8, set()), (14, {30}), (20, {30}), (22, {30, 11})):
+        kept = set(policy.keep(head, Protection(2, 4), budget).tolist())
+        rest = [cell for cell in range(45, 1, -1) if cell not in means]
+        assert kept == protected | means | set(rest[: budget - len(protected) - len(means)])
+    assert {10, 11, 30} <= set(policy.keep(head, Protection(2, 4), 46).tolist())  # by score, too
 
 
 def test_groups_are_those_of_the_nearest_keys():

@@ -21,19 +21,23 @@ void second_stage(const edgekv_policy & policy, const Cells & cells, const float
     }
 }
 
-// Evict by CAOTE in equal steps, with weights and output over the survivors anew each time.
-void choose_in_rounds(const edgekv_policy & policy, const Cells & cells, const float * weights, const edgekv_protection & protection,
-                      size_t budget, Scratch & scratch, uint8_t * keep) {
+// Evict by CAOTE in equal steps, with weights and output over the survivors anew each time. ranked: all cells, by any scores
+void choose_in_rounds(const edgekv_policy & policy, const Cells & cells, const float * weights, const Ranked & ranked,
+                      const edgekv_protection & protection, size_t budget, Scratch & scratch, uint8_t * keep) {
     const size_t n       = cells.keys.n();
     const size_t n_evict = n - std::min(n, budget);
     uint32_t *   alive   = scratch.alive.data();
     float *      errors  = scratch.prior.data();
     size_t       n_alive = n;
+    Ranked       left    = ranked;
+    left.scores          = errors;
+    left.order           = alive;
     std::copy_n(cells.order, n, alive);
     for (uint32_t round = 1; round <= policy.rounds; ++round) {
         const size_t n_left = n - n_evict * round / policy.rounds;
         score_caote(policy, cells, weights, alive, n_alive, scratch, errors);
-        select({ errors, cells.positions, alive, n_alive, cells.log_counts }, n_left, protection, scratch.line.data(), keep);
+        left.n = n_alive;
+        select(left, n_left, protection, scratch.line.data(), keep);
         n_alive = std::remove_if(alive, alive + n_alive, [&](uint32_t cell) { return keep[cell] == 0; }) - alive;
     }
 }
@@ -68,38 +72,37 @@ void score(const edgekv_policy & policy, const Cells & cells, uint32_t budget, S
     }
 }
 
-// Mark the n_keep cells that stay as they are.
-static void choose_whole(const edgekv_policy & policy, const Cells & cells, float * weights, const edgekv_protection & protection,
-                         size_t n_keep, Scratch & scratch, uint8_t * keep) {
+// Mark the n_keep cells that stay as they are. ranked: all cells, by `weights`
+static void choose_whole(const edgekv_policy & policy, const Cells & cells, float * weights, Ranked ranked,
+                         const edgekv_protection & protection, size_t n_keep, Scratch & scratch, uint8_t * keep) {
     const size_t n    = cells.keys.n();
     float *      line = scratch.line.data();
     if (policy.weigh != EDGEKV_WEIGH_NONE || policy.critical) { // others only rank, and a softmax of floats may end in ties
         normalise(policy, n, weights);
     }
     if (policy.rounds > 1) {
-        choose_in_rounds(policy, cells, weights, protection, n_keep, scratch, keep);
+        choose_in_rounds(policy, cells, weights, ranked, protection, n_keep, scratch, keep);
         return;
     }
-    const float * scores = weights;
     if (policy.weigh != EDGEKV_WEIGH_NONE) {
         score_caote(policy, cells, weights, cells.order, n, scratch, scratch.prior.data());
-        scores = scratch.prior.data();
+        ranked.scores = scratch.prior.data();
     }
-    const Ranked ranked = { scores, cells.positions, cells.order, n, cells.log_counts };
     if (!policy.critical) {
         select(ranked, n_keep, protection, line, keep);
         return;
     }
     float * second = scratch.norms.data();
-    second_stage(policy, cells, scores, second);
+    second_stage(policy, cells, ranked.scores, second);
     select_in_stages(ranked, second, policy, n_keep, protection, line, keep);
 }
 
 void choose(const edgekv_policy & policy, const Cells & cells, float * weights, const edgekv_protection & protection,
             uint32_t n_keep, Scratch & scratch, uint8_t * keep) {
-    const Ranked ranked = { weights, cells.positions, cells.order, cells.keys.n(), cells.log_counts };
-    const size_t n_new  = n_new_means(policy, ranked, protection, n_keep);
-    choose_whole(policy, cells, weights, protection, n_keep - n_new, scratch, keep);
+    Ranked ranked     = { weights, cells.positions, cells.order, cells.keys.n(), cells.log_counts };
+    ranked.most_means = most_means(policy, ranked, protection, n_keep);
+    const size_t n_new = n_new_means(policy, ranked, n_keep);
+    choose_whole(policy, cells, weights, ranked, protection, n_keep - n_new, scratch, keep);
     mark_means(policy, ranked, n_new, keep);
 }
 

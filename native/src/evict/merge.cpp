@@ -13,10 +13,6 @@ namespace {
 constexpr int    n_rounds     = 2; // of k-means; more change little
 constexpr size_t cells_a_mean = 8; // that are not protected: more means leave too few of them
 
-float count_of(const float * log_counts, size_t cell) {
-    return log_counts == nullptr || log_counts[cell] == 0.0f ? 1.0f : std::round(std::exp(log_counts[cell]));
-}
-
 // The mean (n_means, dim) nearest to a key; of equally near ones the first. squares (n_means,) of the means; products is scratch.
 size_t nearest(const float * key, const float * means, const float * squares, size_t n_means, size_t dim, float * products) {
     kernels().dots(means, n_means, key, dim, products);
@@ -52,17 +48,28 @@ void write_rows(const MeanCells & cells, const MeanRows & rows, size_t n_groups,
 
 } // namespace
 
-size_t n_new_means(const edgekv_policy & policy, const Ranked & cells, const edgekv_protection & protection, size_t n_keep) {
+float count_of(const float * log_counts, size_t cell) {
+    return log_counts == nullptr || log_counts[cell] == 0.0f ? 1.0f : std::round(std::exp(log_counts[cell]));
+}
+
+size_t most_means(const edgekv_policy & policy, const Ranked & cells, const edgekv_protection & protection, size_t n_keep) {
+    if (policy.n_merged == 0 && cells.log_counts == nullptr) {
+        return 0;
+    }
+    size_t n_protected = 0;
+    for (size_t i = 0; i < cells.n; ++i) {
+        n_protected += is_protected(cells, i, protection);
+    }
+    const size_t eighth = (n_keep - std::min(n_keep, n_protected)) / cells_a_mean;
+    return policy.n_merged > 0 ? std::min<size_t>(policy.n_merged, eighth) : eighth;
+}
+
+size_t n_new_means(const edgekv_policy & policy, const Ranked & cells, size_t n_keep) {
     if (policy.n_merged == 0 || cells.n <= n_keep) {
         return 0;
     }
-    size_t n_protected = 0, n_means = 0;
-    for (size_t i = 0; i < cells.n; ++i) {
-        n_protected += is_protected(cells, i, protection);
-        n_means += is_mean(cells, cells.order[i]);
-    }
-    const size_t n_most = std::min<size_t>(policy.n_merged, (n_keep - std::min(n_keep, n_protected)) / cells_a_mean);
-    return n_most - std::min(n_most, n_means);
+    const auto n_means = static_cast<size_t>(std::count_if(cells.order, cells.order + cells.n, [&](uint32_t cell) { return is_mean(cells, cell); }));
+    return cells.most_means - std::min(cells.most_means, n_means);
 }
 
 void mark_means(const edgekv_policy & policy, const Ranked & cells, size_t n_new, uint8_t * keep) {

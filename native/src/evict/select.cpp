@@ -54,7 +54,7 @@ void require_finite(const Ranked & cells) {
 
 namespace {
 
-// Mark the protected cells, and means while there is room, the newest first; or all where all fit. Returns the number of marked ones.
+// Mark the protected cells, and the newest means while there is room; or all where all fit. Returns the number of marked ones.
 size_t mark_protected(const Ranked & cells, size_t budget, const edgekv_protection & protection, uint8_t * keep) {
     size_t n_marked = 0;
     for (size_t i = 0; i < cells.n; ++i) {
@@ -64,7 +64,8 @@ size_t mark_protected(const Ranked & cells, size_t budget, const edgekv_protecti
         n_marked += keep[cell];
     }
     require_room(n_marked, budget);
-    for (size_t i = cells.n; cells.log_counts != nullptr && n_marked < budget && i-- > 0;) {
+    budget = std::min(budget, n_marked + cells.most_means);
+    for (size_t i = cells.n; n_marked < budget && i-- > 0;) {
         const uint32_t cell = cells.order[i];
         if (keep[cell] == 0 && is_mean(cells, cell)) {
             keep[cell] = 1;
@@ -134,7 +135,8 @@ void select(const Ranked & cells, size_t budget, const edgekv_protection & prote
 
 void select_in_stages(const Ranked & cells, const float * second, const edgekv_policy & policy, size_t budget,
                       const edgekv_protection & protection, float * line, uint8_t * keep) {
-    const Ranked again = { second, cells.positions, cells.order, cells.n, cells.log_counts };
+    Ranked again = cells;
+    again.scores = second;
     require_finite(cells);
     require_finite(again);
     const size_t n_free  = budget - mark_protected(cells, budget, protection, keep);
