@@ -31,6 +31,7 @@ REPLAY_TOKENS = 48  # longest instruction before a block that is replayed
 DRAFT_TOKENS = 3  # tokens; a draft and the token before it make four rows, which matrix kernels multiply at once
 DEFAULT_MEMORY = "256MiB"
 KV_TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}  # enum ggml_type
+COARSE_TYPES = ("q4_0",)  # types whose steps are too large for means of cells
 
 
 def default_threads() -> int:
@@ -191,6 +192,7 @@ class Options:
         _in_range("probe_tokens", self.probe_tokens, 1, 1024)
         _in_range("gpu_layers", self.gpu_layers, 0, 1 << 20)
         _one_of("kv_type", self.kv_type, tuple(KV_TYPES))
+        self._check_means()
         _one_of("reposition", self.reposition, REPOSITION)
         _one_of("prompt_lookup", self.prompt_lookup, PROMPT_LOOKUP)
         _one_of("swap_full", self.swap_full, SWAP_FULL)
@@ -215,6 +217,15 @@ class Options:
         if self.budget is not None:
             _in_range("budget", self.budget, 1, MOST_CELLS)
             self.check_budget(self.budget)
+
+    def _check_means(self) -> None:
+        """Raise ConfigError for means of cells in a type that rounds them further than they move."""
+        merging = [policy.spec for policy in self.policies if policy.merges]
+        if merging and self.kv_type in COARSE_TYPES:
+            raise ConfigError(
+                f"policy={merging[0]} keeps means, and with kv_type={self.kv_type} a mean stops following what it "
+                "takes in; use kv_type=q8_0, or leave +merge out"
+            )
 
     def _check_resident(self) -> None:
         """Raise ConfigError for streamed weights beside what holds weights in another way."""

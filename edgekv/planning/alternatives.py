@@ -89,9 +89,9 @@ def _bound_by(estimates: Estimator, options: Options, plan: Plan) -> str:
 
 
 def _alternative(estimates: Estimator, request: Request, kv_type: str, block: int) -> Alternative:
-    named = Request(replace(request.options, kv_type=kv_type, block=block), request.open - {"kv_type", "block"})
     try:
-        plan = choose(estimates, named)
+        options = replace(request.options, kv_type=kv_type, block=block)
+        plan = choose(estimates, Request(options, request.open - {"kv_type", "block"}))
     except ConfigError:
         plan = None
     return Alternative(kv_type, block, None if plan is None else plan.budget_cells)

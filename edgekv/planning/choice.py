@@ -18,7 +18,15 @@ from edgekv.binding.callback import Callback
 from edgekv.errors import ConfigError
 from edgekv.models.catalog import known_as
 from edgekv.models.head_shares import has_shares
-from edgekv.options import DEFAULT_POLICY, DIVIDED_POLICY, KV_TYPES, MERGED_POLICY, UNTURNED_POLICY, Options
+from edgekv.options import (
+    COARSE_TYPES,
+    DEFAULT_POLICY,
+    DIVIDED_POLICY,
+    KV_TYPES,
+    MERGED_POLICY,
+    UNTURNED_POLICY,
+    Options,
+)
 
 from .budget_search import BudgetSearch
 from .default_memory import is_bundled, most_default_bytes
@@ -35,13 +43,13 @@ IMPOSSIBLE, GIVE_UP = -1, -2  # further answers of an edgekv_setting_fits than 0
 MOST_DIVIDED = 1024  # the most cells of a head with which a division by a table was measured (docs/results)
 
 
-def default_policy(model: Path, budget: int | None, *, on_device: bool = False) -> str:
+def default_policy(model: Path, budget: int | None, *, on_device: bool = False, kv_type: str = "f16") -> str:
     """Return the policy that keeps most of a text in so many cells, as measured (docs/results).
 
     budget: None = all that fit; on_device: some cells may lie there
     """
     if budget is not None and budget <= MOST_DIVIDED and has_shares(model):
-        return DIVIDED_POLICY if on_device else MERGED_POLICY
+        return DIVIDED_POLICY if on_device or kv_type in COARSE_TYPES else MERGED_POLICY
     return UNTURNED_POLICY if known_as(model) is None else DEFAULT_POLICY
 
 
@@ -80,7 +88,8 @@ class Request:
         left_open = self.open
         if "policy" in left_open:
             on_device = bool(self.options.gpu_layers or self.options.servers)
-            chosen["policy"] = default_policy(path, self.options.budget, on_device=on_device)
+            options = self.options
+            chosen["policy"] = default_policy(path, options.budget, on_device=on_device, kv_type=options.kv_type)
         if "memory" in left_open:
             if is_bundled(path):
                 left_open -= {"memory"}
@@ -88,11 +97,15 @@ class Request:
                 chosen["memory"] = most_default_bytes()
         return Request(replace(self.options, **chosen), left_open)
 
-    def undivided(self, path: Path) -> Request | None:
-        """Return the request with even cells, if its open policy divides them by a table; None for any other one."""
+    def plainer(self, path: Path) -> Request | None:
+        """Return the request with less of an open policy that divides cells by a table: without means, then even cells.
+
+        None for any other policy.
+        """
         if "policy" not in self.open or not self.options.divides_by_table:
             return None
-        return replace(self, options=replace(self.options, policy=default_policy(path, None)))
+        policy = DIVIDED_POLICY if self.options.parsed_policy.merges else default_policy(path, None)
+        return replace(self, options=replace(self.options, policy=policy))
 
     @property
     def repacks(self) -> bool:

@@ -46,8 +46,9 @@ def check_device(options: Options) -> None:
 def planned(path: Path, request: Request) -> Iterator[tuple[Plan, Estimator, Request]]:
     """Yield the plan for a model file, its estimator, and the request with its layers divided.
 
-    Given options are kept; the rest is chosen. An open policy divides cells over heads only if that fits, since it
-    takes more memory. Raises CeilingError if nothing fits, DeviceError for a server that does not answer.
+    Given options are kept; the rest is chosen. An open policy keeps means, and divides cells over heads, only if that
+    fits, since it takes more memory. Raises CeilingError if nothing fits, DeviceError for a server that does not
+    answer.
     """
     request = request.of_model(path)
     check_ceiling(request.options.ceiling_bytes)
@@ -56,9 +57,8 @@ def planned(path: Path, request: Request) -> Iterator[tuple[Plan, Estimator, Req
     with Estimator(path, request.preferred, remotes) as estimates:
         request = _with_drafts(estimates, assign_layers(estimates, _scorable(estimates, request)))
         plan = choose(estimates, request)
-        even = request.undivided(path) if plan is None else None
-        if even is not None:
-            request = assign_layers(estimates, even)
+        while plan is None and (plainer := request.plainer(path)) is not None:
+            request = assign_layers(estimates, plainer)
             plan = choose(estimates, request)
         if plan is None:
             raise infeasible_error(estimates, request)

@@ -192,6 +192,8 @@ def test_few_named_cells_are_divided_by_the_table_of_a_model(tmp_path):
     assert policy(with_table, budget=MOST_DIVIDED) == policy(with_table, budget=40) == merged
     for device in ({"gpu_layers": 3}, {"rpc": "localhost:50052", "isolated": True}):  # no means there
         assert policy(with_table, budget=40, **device) == "keydiff(rope=off)+heads"
+    assert policy(with_table, budget=40, kv_type="q8_0") == merged
+    assert policy(with_table, budget=40, kv_type="q4_0") == "keydiff(rope=off)+heads"  # no means there, either
     even = [policy(with_table, budget=MOST_DIVIDED + 1), policy(with_table), policy(without, budget=40)]
     assert even == ["keydiff(rope=off)"] * 3
     assert policy(with_table, budget=40, policy="tova") == "tova"
@@ -232,6 +234,21 @@ def test_cells_are_even_where_divided_ones_do_not_fit(tmp_path, monkeypatch):
     for memory, given in ((bytes_for(100) - 1, {}), (both - 1, {"policy": "keydiff(rope=off)+heads+merge"})):
         with pytest.raises(CeilingError):
             policy(memory, **given)
+
+
+def test_cells_are_divided_without_means_where_only_q4_0_fits(tmp_path, monkeypatch):
+    monkeypatch.setattr(planner, "Estimator", lambda *_: contextlib.nullcontext(LargerDivided()))
+    model = tmp_path / "model.gguf"
+    model.touch()
+    path_beside(model).write_text(HeadShares(((1.0,),), 1, "replay", 1, 2).to_json())
+
+    def chosen(memory):
+        plan = planner.make_plan(model, Request.of(memory=memory, budget=100, block=128))
+        return plan.policy, plan.kv_type
+
+    assert chosen(bytes_for(100, "q8_0") + LargerDivided.MORE) == ("keydiff(rope=off)+heads+merge", "q8_0")
+    assert chosen(bytes_for(100, "q8_0") + LargerDivided.MORE - 1) == ("keydiff(rope=off)+heads", "q4_0")
+    assert chosen(bytes_for(100, "q4_0")) == ("keydiff(rope=off)", "q4_0")
 
 
 @pytest.mark.parametrize(("missing", "chosen"), [("means", "keydiff(rope=off)+heads"), ("rope", "keydiff")])

@@ -31,6 +31,14 @@ void require_divisible(const FlatCache & flat, uint32_t ragged) {
     }
 }
 
+void require_fine(const FlatCache & flat, uint32_t n_merged) {
+    const auto coarse = [](const FlatCache::Layer & layer) { return layer.k->type == GGML_TYPE_Q4_0 || layer.v->type == GGML_TYPE_Q4_0; };
+    if (n_merged > 0 && std::any_of(flat.layers().begin(), flat.layers().end(), coarse)) {
+        throw Error(EDGEKV_STATUS_INVALID_ARGUMENT, "merge needs cells in f16 or q8_0: in q4_0 a mean stops following what it takes in; use "
+                                                    "kv_type=q8_0, or a policy without merge");
+    }
+}
+
 } // namespace edgekv
 
 namespace {
@@ -91,6 +99,7 @@ void require_suited(const llama_context & ctx, const edgekv_cache_params & param
     }
     const Memory memory = memory_of(&ctx);
     require_divisible(*memory.flat, params.ragged);
+    require_fine(*memory.flat, params.n_merged);
     if (params.n_draft > 0 && (memory.windows != nullptr || memory.recurrent != nullptr)) {
         throw Error(EDGEKV_STATUS_UNSUPPORTED, "drafts need cells that can be dropped one by one, and this model keeps sliding windows "
                                                "or recurrent states; use n_draft = 0");

@@ -134,4 +134,7 @@ namespace edgekv {
 // Throw Error where layers of this cache cannot share cells as they would. ragged: sum of enum edgekv_ragged
 void require_divisible(const FlatCache & flat, uint32_t ragged);
 
+// Throw Error where a mean, which is stored again whenever it takes cells in, would be rounded further than they move it.
+void require_fine(const FlatCache & flat, uint32_t n_merged);
+
 } // namespace edgekv
