@@ -373,7 +373,10 @@ class Session:
             return conversation.n_cells
 
     def kept_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
-        """True positions of the tokens that one (layer, KV head) still holds, (n_cells,) ascending."""
+        """True positions of the tokens that one (layer, KV head) still holds, (n,) ascending.
+
+        A cell that is a mean of evicted ones (`+merge`) holds no token.
+        """
         with self._swapped_in() as conversation:
             return conversation.kept_positions(layer, head)
 

@@ -91,8 +91,8 @@ class LocalConversation:
         return self._open().guard.n_exceeded
 
     def kept_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
-        """True positions that one (layer, KV head) still holds, (n_cells,) ascending."""
-        return self._swapped_in().cache.positions(layer, head)
+        """True positions of the tokens that one (layer, KV head) still holds, (n,) ascending; means hold none."""
+        return self._swapped_in().cache.kept_positions(layer, head)
 
     def budgets(self) -> list[list[int]]:
         """Cells that the last eviction left, per layer and head; 0 before the first one."""
@@ -102,7 +102,7 @@ class LocalConversation:
         """Return the coverage: the number of heads that hold each token."""
         cache = self._swapped_in().cache
         heads = [(layer, head) for layer, budgets in enumerate(cache.budgets()) for head in range(len(budgets))]
-        return Coverage.of(cache.positions(layer, head) for layer, head in heads)
+        return Coverage.of(cache.kept_positions(layer, head) for layer, head in heads)
 
     def snapshot(self) -> Snapshot:
         """Copy the whole state. Raises CeilingError if the copy has no room."""

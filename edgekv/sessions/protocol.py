@@ -81,7 +81,7 @@ class Conversation(Protocol):
         """Have the engine forget it, in any state, at its next use. Any thread may call this, at any time."""
 
     def kept_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
-        """True positions that one (layer, KV head) still holds, (n_cells,) ascending."""
+        """True positions of the tokens that one (layer, KV head) still holds, (n,) ascending; means hold none."""
 
     def coverage(self) -> Coverage:
         """Return the coverage: the number of heads that hold each token."""

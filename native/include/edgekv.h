@@ -259,7 +259,7 @@ EDGEKV_API enum edgekv_status edgekv_cache_params_for(
 
 // Open the cache of a context's slot and empty it. The context must outlive it; nothing but its caches may feed the context
 // meanwhile, one thread at a time.
-//   EDGEKV_STATUS_INVALID_ARGUMENT  the context has no such slot
+//   EDGEKV_STATUS_INVALID_ARGUMENT  the context has no such slot; or `n_merged` of cells in Q4_0
 //   EDGEKV_STATUS_INVALID_STATE  the context was made without a layout, or the slot has an open cache already
 //   EDGEKV_STATUS_UNSUPPORTED    `repositions` or `before_rope` of keys that cannot be turned, as edgekv_context_rope says, though
 //                                layers without RoPE and sliding windows do not matter to `before_rope`; `values` where rows are
@@ -440,12 +440,21 @@ EDGEKV_API enum edgekv_status edgekv_cache_head_cells(
                                 char * err,
                               size_t   err_size);
 
-// Write the positions held by one head, ascending: room for all of its cells.
+// Write the positions held by one head, ascending: room for all of its cells. A mean of evicted cells has that of one of them.
 EDGEKV_API enum edgekv_status edgekv_cache_positions(
            const struct edgekv_cache * cache,
                             uint32_t   layer,
                             uint32_t   head,
                              int32_t * positions,
+                                char * err,
+                              size_t   err_size);
+
+// Write how many cells each cell of one head stands for, in the order of edgekv_cache_positions: 1, or more if it is a mean.
+EDGEKV_API enum edgekv_status edgekv_cache_counts(
+           const struct edgekv_cache * cache,
+                            uint32_t   layer,
+                            uint32_t   head,
+                            uint32_t * counts,
                                 char * err,
                               size_t   err_size);
 
@@ -509,7 +518,8 @@ struct edgekv_parts {
 
 // Fill in what a context and a cache of these params take, or would take if the model was loaded with no_alloc.
 //   parts : in: host, vocabulary and reserved bytes, and graph_bytes of one graph; out: all others, and graph_bytes of all
-//   EDGEKV_STATUS_UNSUPPORTED  edgekv_cache_open would refuse how `params` have layers share cells
+//   EDGEKV_STATUS_INVALID_ARGUMENT  edgekv_cache_open would refuse `n_merged` of cells in Q4_0
+//   EDGEKV_STATUS_UNSUPPORTED       edgekv_cache_open would refuse how `params` have layers share cells
 EDGEKV_API enum edgekv_status edgekv_context_parts(
              const struct llama_context * ctx,
        const struct edgekv_cache_params * params,

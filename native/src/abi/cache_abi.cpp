@@ -1,6 +1,7 @@
 // The entry points that work on the cache of a context.
 #include "cache/cache.h"
 #include "evict/compaction.h"
+#include "evict/merge.h"
 #include "hooks/status.h"
 
 #include <algorithm>
@@ -168,6 +169,16 @@ enum edgekv_status edgekv_cache_positions(const struct edgekv_cache * cache, uin
         require(cache && positions, "cache or positions is NULL");
         const HeadView cells = cache->cells(layer, head);
         std::transform(cells.order, cells.order + cells.n, positions, [&](uint32_t cell) { return cells.position[cell]; });
+    });
+}
+
+enum edgekv_status edgekv_cache_counts(const struct edgekv_cache * cache, uint32_t layer, uint32_t head, uint32_t * counts, char * err,
+                                       size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(cache && counts, "cache or counts is NULL");
+        const HeadView cells = cache->cells(layer, head);
+        std::transform(cells.order, cells.order + cells.n, counts,
+                       [&](uint32_t cell) { return static_cast<uint32_t>(count_of(cells.log_count, cell)); });
     });
 }
 
