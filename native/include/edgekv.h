@@ -86,7 +86,7 @@ EDGEKV_API enum edgekv_status edgekv_model_streaming(
 struct edgekv_layout {
     uint32_t n_cells;     // cells per head on average, at least 2
     uint32_t n_cells_max; // cells of one head, at least n_cells
-    uint32_t n_probe;     // longest probe in tokens, which sliding windows make room for
+    uint32_t n_probe;     // longest probe in tokens, which sliding windows make room for; at most n_cells
     uint32_t n_slots;     // sequences that are fed together, each with so many cells of its own; 0 = 1
 };
 
@@ -259,7 +259,7 @@ EDGEKV_API enum edgekv_status edgekv_cache_params_for(
 
 // Open the cache of a context's slot and empty it. The context must outlive it; nothing but its caches may feed the context
 // meanwhile, one thread at a time.
-//   EDGEKV_STATUS_INVALID_ARGUMENT  the context has no such slot; or `n_merged` of cells in Q4_0
+//   EDGEKV_STATUS_INVALID_ARGUMENT  the context has no such slot; more queries than there are positions; or `n_merged` of cells in Q4_0
 //   EDGEKV_STATUS_INVALID_STATE  the context was made without a layout, or the slot has an open cache already
 //   EDGEKV_STATUS_UNSUPPORTED    `repositions` or `before_rope` of keys that cannot be turned, as edgekv_context_rope says, though
 //                                layers without RoPE and sliding windows do not matter to `before_rope`; `values` where rows are

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <utility>
 
 using namespace edgekv;
 
@@ -91,6 +92,48 @@ void test_planned_context(const char * path) {
     llama_model_free(model);
 }
 
+// Parameters as llama.cpp gives them by itself, and zeros, will do.
+void test_default_parameters(const char * path, uint32_t n_streamed) {
+    const llama_model_params   of_model   = llama_model_default_params();
+    const llama_context_params of_context = llama_context_default_params();
+    const edgekv_layout        layout     = edgekv_layout_for(40, n_ubatch, 0, 0, 0);
+    const edgekv_cache_params  of_cache   = {};
+    const llama_token          token      = 3;
+    llama_model *              model      = nullptr;
+    llama_context *            ctx        = nullptr;
+    edgekv_cache *             cache      = nullptr;
+    edgekv_streaming           streaming  = {};
+    CHECK(edgekv_model_load_streamed(path, &of_model, n_streamed, &model, nullptr, 0) == EDGEKV_STATUS_OK &&
+          edgekv_model_streaming(model, &streaming, nullptr, 0) == EDGEKV_STATUS_OK && streaming.n_streamed == n_streamed &&
+          edgekv_context_new(model, &of_context, &layout, &ctx, nullptr, 0) == EDGEKV_STATUS_OK &&
+          edgekv_cache_open(ctx, &of_cache, &cache, nullptr, 0) == EDGEKV_STATUS_OK &&
+          edgekv_cache_feed(cache, &token, 1, 1, nullptr, 0) == EDGEKV_STATUS_OK);
+    edgekv_cache_free(cache);
+    llama_free(ctx);
+    llama_model_free(model);
+}
+
+// No sum of numbers that a host gives comes out as a small one.
+void test_numbers_of_any_size(const Model & model, const char * kv_type) {
+    const Context context(model, kv_type);
+    edgekv_shape  shape;
+    CHECK(edgekv_context_shape(context.ctx, &shape, nullptr, 0) == EDGEKV_STATUS_OK);
+    for (const auto & [n_rows, n_probe] : { std::pair(UINT32_MAX, 0u), std::pair(0u, UINT32_MAX), std::pair(1u << 31, 1u << 31) }) {
+        edgekv_cache_params params = {};
+        edgekv_cache *      cache  = nullptr;
+        params.n_query_rows        = n_rows;
+        params.n_probe_rows        = n_probe;
+        params.n_draft             = 1;
+        CHECK(edgekv_cache_open(context.ctx, &params, &cache, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT && cache == nullptr);
+        CHECK(edgekv_cache_estimate_bytes(&shape, &params) >= uint64_t(UINT32_MAX) * shape.query_row_bytes);
+    }
+    const llama_context_params params = llama_context_default_params();
+    llama_context *            ctx    = nullptr;
+    for (const edgekv_layout & layout : { edgekv_layout{ UINT32_MAX, UINT32_MAX, 0 }, edgekv_layout{ 256, 256, UINT32_MAX } }) {
+        CHECK(edgekv_context_new(model.model, &params, &layout, &ctx, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT && ctx == nullptr);
+    }
+}
+
 void test_drafts_of_any_length(const Model & model, const char * kv_type) {
     const Context       context(model, kv_type);
     edgekv_cache_params needs = {};
@@ -161,7 +204,10 @@ void test_host(const char * path, const char * kv_type) {
     test_log_callback();
     test_abort_callback();
     test_planned_context(path);
+    test_default_parameters(path, 0);
+    test_default_parameters(path, 1);
     const Model model(path);
+    test_numbers_of_any_size(model, kv_type);
     test_drafts_of_any_length(model, kv_type);
     test_rows_for_every_token(model, kv_type);
     test_unknown_graphs(model, kv_type);

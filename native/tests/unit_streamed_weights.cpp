@@ -209,19 +209,6 @@ void test_refusals(const char * path) {
     CHECK(model == nullptr);
 }
 
-// llama.cpp's own parameters will do.
-void test_default_parameters(const char * path) {
-    const llama_model_params params = llama_model_default_params();
-    for (const uint32_t n_streamed : { 0u, 1u }) {
-        llama_model * model = nullptr;
-        if (CHECK(edgekv_model_load_streamed(path, &params, n_streamed, &model, nullptr, 0) == EDGEKV_STATUS_OK)) {
-            edgekv_streaming streaming;
-            CHECK(edgekv_model_streaming(model, &streaming, nullptr, 0) == EDGEKV_STATUS_OK && streaming.n_streamed == n_streamed);
-            llama_model_free(model);
-        }
-    }
-}
-
 void test_names() {
     const StreamedLayers layers = { 4, 2, true }; // 1 and 3
     CHECK(layers.layer_of("blk.1.ffn_up.weight", 8) == 1 && layers.layer_of("blk.3.attn_q.weight", 8) == 3);
@@ -286,5 +273,4 @@ void test_streamed_weights(const char * path) {
     }
     test_two_at_once(path);
     test_refusals(path);
-    test_default_parameters(path);
 }

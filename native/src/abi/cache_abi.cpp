@@ -53,7 +53,7 @@ uint64_t edgekv_cache_estimate_bytes(const struct edgekv_shape * shape, const st
     }
     const uint64_t n_rows = uint64_t(shape->n_head_total) * shape->n_cells;
     return CellArrays::bytes(n_rows, cell_parts(*shape, *params)) + Workspace::estimate_bytes(*shape, *params) + shape->state_bytes +
-           shape->query_row_bytes * (uint64_t(n_text_rows(params->n_query_rows, params->n_draft)) + params->n_probe_rows) +
+           shape->query_row_bytes * (n_text_rows(params->n_query_rows, params->n_draft) + params->n_probe_rows) +
            (params->staged == EDGEKV_STAGING_GRAPHS ? shape->graph_bytes : 0);
 }
 
@@ -61,7 +61,7 @@ uint64_t edgekv_cache_estimate_device_bytes(const struct edgekv_shape * shape, c
     if (shape == nullptr || params == nullptr) {
         return 0;
     }
-    return shape->device_query_row_bytes * (uint64_t(n_text_rows(params->n_query_rows, params->n_draft)) + params->n_probe_rows) +
+    return shape->device_query_row_bytes * (n_text_rows(params->n_query_rows, params->n_draft) + params->n_probe_rows) +
            shape->device_state_bytes + (params->staged == EDGEKV_STAGING_COPIES ? 0 : shape->device_graph_bytes);
 }
 

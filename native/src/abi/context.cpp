@@ -130,6 +130,7 @@ enum edgekv_status edgekv_context_new(struct llama_model * model, const struct l
         if (layout != nullptr) {
             require(layout->n_cells >= 2, "layout.n_cells is less than 2");
             require(layout->n_cells_max >= layout->n_cells, "layout.n_cells_max is less than layout.n_cells");
+            require(layout->n_probe <= layout->n_cells, "layout.n_probe is more than layout.n_cells");
             require(n_slots <= EDGEKV_MOST_SLOTS, "layout.n_slots is more than EDGEKV_MOST_SLOTS");
             require_countable(model->hparams, *layout, n_slots);
             request.emplace(*layout);

@@ -77,7 +77,7 @@ void add_states(const llama_memory_i * part, const Usages & usages) {
 // As edgekv_cache_estimate_device_bytes counts them all together.
 void add_scoring(const Memory & memory, const edgekv_cache_params & params, const Usages & usages) {
     const FlatCache & flat   = *memory.flat;
-    const uint64_t    n_rows = uint64_t(n_text_rows(params.n_query_rows, params.n_draft)) + params.n_probe_rows;
+    const uint64_t    n_rows = n_text_rows(params.n_query_rows, params.n_draft) + params.n_probe_rows;
     for (uint32_t p = 0; p < flat.pools().size(); ++p) {
         auto * usage = usages.of(*flat.pools()[p].k);
         if (usage != nullptr && params.staged != EDGEKV_STAGING_COPIES) {

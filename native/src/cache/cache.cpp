@@ -88,6 +88,10 @@ std::vector<WeightRows> projections_of(const llama_model & model, const FlatCach
 // What the kinds of model and cache decide.
 void require_suited(const llama_context & ctx, const edgekv_cache_params & params) {
     require(params.staged >= EDGEKV_STAGING_AUTO && params.staged <= EDGEKV_STAGING_GRAPHS, "params.staged is unknown");
+    if (uint64_t(params.n_query_rows) + params.n_draft + params.n_probe_rows > INT32_MAX) {
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "n_query_rows = %u, n_draft = %u and n_probe_rows = %u are more queries than there are "
+             "positions; lower them", params.n_query_rows, params.n_draft, params.n_probe_rows);
+    }
     if (params.n_draft >= ctx.get_cparams().n_outputs_max) {
         fail(EDGEKV_STATUS_INVALID_ARGUMENT, "drafts of %u tokens, but the context has n_outputs_max = %u; make it with %u",
              params.n_draft, ctx.get_cparams().n_outputs_max, params.n_draft + 1);

@@ -17,7 +17,7 @@ struct QueryRows {
 };
 
 // Rows of the text's ring: those that are kept, and those that drafts take.
-inline uint32_t n_text_rows(uint32_t n_rows, uint32_t n_draft) { return n_rows > 0 ? n_rows + n_draft : 0; }
+inline uint64_t n_text_rows(uint32_t n_rows, uint32_t n_draft) { return n_rows > 0 ? uint64_t(n_rows) + n_draft : 0; }
 
 class QueryWindow {
   public:
