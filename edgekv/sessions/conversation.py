@@ -31,6 +31,7 @@ from .session_file import log_sections, save_session
 from .session_history import SessionHistory
 from .session_title import title_of
 from .snapshot import Said, Snapshot
+from .turn_queue import TurnQueue
 
 if TYPE_CHECKING:
     from edgekv.grammar.masks import Matcher
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 class LocalConversation:
     """A `Conversation` over a model of this process; `LocalEngine` makes one.
 
+    turn_queue: says who may work on the cells
     stored: histories that requests name by their numbers
     begun: what was said in a saved session whose cells `state` has; None = no token was read yet
     """
@@ -47,6 +49,7 @@ class LocalConversation:
         self,
         loaded: LoadedModel,
         slots: CacheSlots,
+        turn_queue: TurnQueue,
         state: SequenceState,
         system: str | None,
         *,
@@ -58,6 +61,7 @@ class LocalConversation:
         self.state = state
         self._loaded = loaded
         self._slots = slots
+        self._turn_queue = turn_queue
         self._system = system
         self._prompts = PromptReader(loaded, state, system, stored, slots.beginnings, self.cancelled)
         self._generator = ReplyGenerator(loaded, self._swapped_in, self.cancelled, state)
@@ -76,14 +80,12 @@ class LocalConversation:
     @property
     def n_past(self) -> int:
         """Tokens read and generated so far."""
-        self._open()
-        return self.state.n_past
+        return self._figures()[0]
 
     @property
     def n_cells(self) -> int:
         """Cells used per head."""
-        self._open()
-        return self.state.n_cells
+        return self._figures()[1]
 
     @property
     def n_exceeded(self) -> int:
@@ -133,17 +135,19 @@ class LocalConversation:
 
     def turns(self, first: int, n: int) -> list[Turn]:
         """Return at most n turns of the log from turn `first` on. Raises SessionError if there is no log."""
-        return list(itertools.islice(self._kept().log.turns(len(self.state.pending)), first, first + n))
+        history, pending = self._kept()
+        return list(itertools.islice(history.log.turns(len(pending)), first, first + n))
 
     def pieces(self, start: int, stop: int, control: bool) -> list[bytes]:
         """Return the bytes of each token in [start, stop) of the log. control: with the names of control tokens"""
-        model, tokens = self._open().model, self._kept().tokens(start, stop, self.state.pending)
-        return [model.piece(token, special=control) for token in tokens]
+        model, (history, pending) = self._open().model, self._kept()
+        return [model.piece(token, special=control) for token in history.tokens(start, stop, pending)]
 
     @property
     def n_logged(self) -> int:
         """Tokens of the log, and generated tokens that are not fed yet. Raises SessionError if there is no log."""
-        return len(self._kept().log) + len(self.state.pending)
+        history, pending = self._kept()
+        return len(history.log) + len(pending)
 
     def check_room(self, snapshot_bytes: int) -> None:
         """Raise CeilingError if holding a snapshot, or passing it to the host, takes the process over its ceiling."""
@@ -170,7 +174,7 @@ class LocalConversation:
             self._swapped_in()
             self._remember()  # if others had the cells when the last reply ended, it has no checkpoint yet
             if isinstance(request, RewindRequest):
-                self._prompts.rewind(request, stats, progress, self._kept())
+                self._prompts.rewind(request, stats, progress, self._kept()[0])
                 return
             request.sampling.check(loaded.model.n_vocab)
             matcher: Matcher | None = None
@@ -183,7 +187,7 @@ class LocalConversation:
                 matcher = loaded.matcher(request.grammar)
             pauses: Sequence[Pause] = ()
             if request.kind in HISTORIES:
-                tokens, probe, pauses = self._prompts.history_prompt(request, stats, self._kept())
+                tokens, probe, pauses = self._prompts.history_prompt(request, stats, self._kept()[0])
             else:
                 tokens, probe = self._prompts.turn_prompt(request, stats)
             if request.passes > 1 and probe.tokens:  # if all of it fits, a second pass finds the same
@@ -212,8 +216,9 @@ class LocalConversation:
             stats.finish_reason = "failed"
             raise
         finally:
-            self._remember()
-            self.state.note()
+            with self._turn_queue.turn_if_free(self) as has_turn:
+                if has_turn:  # otherwise it was left in a pause, and others are at work; the next use remembers
+                    self._remember()
             n_past, n_cells = self.state.figures
             stats.finish(self.state.work, before, tokens_seen=n_past, cells_used=n_cells)
 
@@ -221,6 +226,14 @@ class LocalConversation:
         if self._loaded.closed:
             raise SessionError("this session is closed; open another with Runtime.session()")
         return self._loaded
+
+    def _figures(self) -> tuple[int, int]:
+        """Return `SequenceState.figures`, noted now if no other thread is at work."""
+        self._open()
+        with self._turn_queue.turn_if_free(self) as has_turn:
+            if has_turn:
+                self.state.note()
+        return self.state.figures
 
     def _swapped_in(self) -> BlockLoop:
         """Return a block loop, with this conversation loaded in its cells and every feed noted in its log.
@@ -264,7 +277,7 @@ class LocalConversation:
                 f"passes=2 reads with the question and the first answer in mind, but the question fills the probe of "
                 f"{n_tokens} tokens; ask a shorter one, or open the runtime with probe_tokens={2 * n_tokens}"
             )
-        before = None if self.n_past == 0 else self.snapshot()
+        before = None if self.state.n_past == 0 else self.snapshot()
         started = time.perf_counter()
         stats.finish_reason = "closed"
         if not self._prompts.read(tokens, request.kind, stats, progress, probe):
@@ -292,16 +305,21 @@ class LocalConversation:
         Raises the errors that `reply` raises before it reads a token.
         """
         self._open()
-        return self._prompts.common_prefix_length(request, self._kept())
+        return self._prompts.common_prefix_length(request, *self._kept())
 
-    def _kept(self) -> SessionHistory:
-        """Return the up-to-date log and checkpoints. Raises SessionError if there are none."""
+    def _kept(self) -> tuple[SessionHistory, tuple[int, ...]]:
+        """Return the up-to-date log and checkpoints, and tokens that are generated, but not fed yet.
+
+        Raises SessionError if there is no log.
+        """
         history = self.state.history  # another thread may close the session meanwhile
         if history is None:
             raise SessionError(self.state.lost or "this session keeps no log; open one with Runtime.session(log=True)")
-        if not self.state.is_settled:
-            self._settled()
-        return history
+        with self._turn_queue.turn_if_free(self) as has_turn:
+            if has_turn and not self.state.is_settled:
+                self._settled()
+        n_past, _ = self._figures()
+        return history, self.state.pending_after(n_past)
 
     def _remember(self) -> None:
         """End the log with the last token that has cells, and keep a checkpoint, if this conversation has the cells."""
@@ -311,3 +329,4 @@ class LocalConversation:
         self._settle()
         if state.history is not None:
             state.history.note(state.n_past, state.said, state.block_loop)
+        state.note()

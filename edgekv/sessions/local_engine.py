@@ -29,7 +29,7 @@ from .protocol import Conversation
 from .sequence_state import SequenceState
 from .session_file import load_log, load_session
 from .session_history import SessionHistory
-from .snapshot import new_mark
+from .snapshot import Said, new_mark
 from .steps import Steps
 from .swap import SwapMemory, SwapSpace, usable_folder
 from .turn_queue import TurnQueue
@@ -66,7 +66,7 @@ class LocalEngine(Opened):
         """Begin a conversation. It takes the cells if they are free."""
         history = None if logging is None else SessionHistory(logging, self.plan)
         with self._new_state(history) as state:
-            conversation = LocalConversation(self.loaded, self.slots, state, system, stored=self._histories)
+            conversation = self._conversation(state, system)
             with self.turn_queue.ticket(conversation) as ticket:
                 if ticket.enter_if_free():
                     self.slots.claim_if_free(state)
@@ -81,7 +81,13 @@ class LocalEngine(Opened):
         with self._new_state(history) as state:
             system, said = self.slots.claim(state, lambda it: load_session(path, self.loaded, it), replaced)
             state.pinned = state.block_loop.pinned
-            return LocalConversation(self.loaded, self.slots, state, system, stored=self._histories, begun=said)
+            return self._conversation(state, system, said)
+
+    def _conversation(self, state: SequenceState, system: str | None, begun: Said | None = None) -> LocalConversation:
+        """Return the conversation of a new state. begun: what was said in it, if it has cells"""
+        return LocalConversation(
+            self.loaded, self.slots, self.turn_queue, state, system, stored=self._histories, begun=begun
+        )
 
     @contextmanager
     def _new_state(self, history: SessionHistory | None) -> Iterator[SequenceState]:

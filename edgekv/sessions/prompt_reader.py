@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from edgekv.engine.block_loop import BlockLoop
 from edgekv.engine.loaded_model import LoadedModel
 from edgekv.engine.memory_guard import MemoryGuard
-from edgekv.errors import CeilingExceededError, ConfigError, PromptLengthError
+from edgekv.errors import CeilingExceededError, ConfigError, PromptLengthError, SessionError
 from edgekv.generation.request import GenerationRequest, Progress, ProgressCallback, RewindRequest
 from edgekv.generation.stats import Stats
 from edgekv.prompt.text import Prompt
@@ -168,10 +167,13 @@ class PromptReader:
             return NO_PROBE
         return self.turns.probe(question, self._loaded.options.probe_tokens)
 
-    def common_prefix_length(self, request: GenerationRequest, history: SessionHistory) -> int:
-        """Return the length of the longest common prefix of a history and the log. Raises the errors of the prompt."""
+    def common_prefix_length(self, request: GenerationRequest, history: SessionHistory, pending: Sequence[int]) -> int:
+        """Return the length of the longest common prefix of a history and the log. Raises the errors of the prompt.
+
+        pending: tokens that are generated, but not fed yet. Any thread may call this
+        """
         found = history_prompt(request, self._loaded.model, self._stored)
-        prompt = found.prompt(self._system, history.replies(self._state.pending))
+        prompt = found.prompt(self._system, history.replies(pending))
         return history.log.beginning(prompt.tokens())
 
     def rewind(
@@ -210,7 +212,7 @@ class PromptReader:
         observe: called with each token before it is fed (`BlockLoop.read`)
         """
         state = self._state
-        reading = Prefill(state.block_loop, self._loaded.guard, self._cancelled, stats, progress, observe)
+        reading = Prefill(state, self._loaded.guard, self._cancelled, stats, progress, observe)
         state.read(STATES[kind], known)
         coming = self._to_their_end(tokens, kind)
         for key, paused in pauses:
@@ -258,7 +260,7 @@ class Prefill:
     observe: called with each token before it is fed (`BlockLoop.read`)
     """
 
-    block_loop: BlockLoop
+    state: SequenceState
     guard: MemoryGuard
     cancelled: threading.Event
     stats: Stats
@@ -269,7 +271,7 @@ class Prefill:
 
     def read(self, tokens: Iterable[int], probe: Probe, *, want_logits: bool) -> None:
         """Read block by block, a whole prompt or its next part. Tokens that were read stay in the cells."""
-        block_loop, stats = self.block_loop, self.stats
+        block_loop, stats = self.state.block_loop, self.stats
         block_loop.repositioning.expect(stats.prompt_tokens - self.n_read)
         started = time.perf_counter()
         try:
@@ -298,8 +300,11 @@ class Prefill:
     def _after_ubatch(self, n_tokens: int) -> bool:
         """Count the tokens read, and report the progress; returns True to read on."""
         self.n_read += n_tokens
+        self.state.note()
         if self.progress is not None:
-            total, n_cells = self.stats.prompt_tokens, self.block_loop.cache.n_cells
-            self.progress(Progress(self.n_read, total, n_cells, self.block_loop.budget))
+            total, budget = self.stats.prompt_tokens, self.state.block_loop.budget
+            self.progress(Progress(self.n_read, total, self.state.n_cells, budget))
+            if not self.state.is_loaded:  # `progress` closed the runtime, and the cells are freed
+                raise SessionError("this session is closed; open another with Runtime.session()")
         self.exceeded = self.guard.check()
         return self.exceeded is None and not self.cancelled.is_set()

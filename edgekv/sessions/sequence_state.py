@@ -62,6 +62,8 @@ class SequenceState:
     work: counters of the block loop for this conversation
     lost: the reason why its state is gone; "" = it is not gone
     is_in_checkpoint: it is swapped out as a checkpoint, and has no other copy
+    figures: the tokens that it has read and generated, and its cells per head, as they were last noted: at the end of
+        every call, pause and block. Any thread may read them, and call `pending_after`. All else needs the turn
     """
 
     def __init__(self, block_loop: BlockLoop, history: SessionHistory | None = None) -> None:
@@ -72,7 +74,7 @@ class SequenceState:
         self.is_in_checkpoint = False
         self.block_loop = block_loop
         self._known = _Known()
-        self._figures = 0, 0  # n_past and n_cells when it last had the cells
+        self.figures = 0, 0
         self._unfinished: Callable[[], None] | None = None  # an interrupted change, made again at the next use
 
     @property
@@ -81,34 +83,24 @@ class SequenceState:
         return self.block_loop.owner is self
 
     @property
-    def figures(self) -> tuple[int, int]:
-        """The tokens that it has read and generated, and its cells per head. Any thread may ask."""
-        block_loop = self.block_loop
-        if block_loop.owner is self:
-            found = block_loop.cache.n_past, block_loop.cache.n_cells
-            if block_loop.owner is self:  # no other conversation took the cells meanwhile
-                return found
-        return self._figures
-
-    @property
     def n_past(self) -> int:
         """Tokens read and generated so far."""
-        return self.figures[0]
+        return self.block_loop.cache.n_past if self.is_loaded else self.figures[0]
 
     @property
     def n_cells(self) -> int:
         """Cells used per head."""
-        return self.figures[1]
+        return self.block_loop.cache.n_cells if self.is_loaded else self.figures[1]
 
     def note(self) -> None:
         """Update counters and figures, if it has the cells."""
         if self.is_loaded:
             cache = self.block_loop.cache
-            self.work, self._figures = self.block_loop.work, (cache.n_past, cache.n_cells)
+            self.work, self.figures = self.block_loop.work, (cache.n_past, cache.n_cells)
 
     def empty(self) -> None:
         """Note that its cells were given to another conversation."""
-        self._figures = 0, 0
+        self.figures = 0, 0
 
     def evicted(self) -> SessionEvictedError:
         """Return the error for using it after its state is gone."""
@@ -250,7 +242,11 @@ class SequenceState:
     @property
     def pending(self) -> tuple[int, ...]:
         """The generated token that is not fed yet, if there is one."""
-        known, n_past = self._known, self.n_past
+        return self.pending_after(self.n_past)
+
+    def pending_after(self, n_past: int) -> tuple[int, ...]:
+        """Return the generated token that is not among the first n_past tokens, if there is one. Any thread may ask."""
+        known = self._known
         prompt = known.prompt
         read = prompt is not None and prompt.end is not None and n_past >= prompt.end
         return () if read or n_past > known.said_at else known.pending
@@ -286,7 +282,8 @@ class SequenceState:
             self._known = self._known._replace(prompt=prompt._replace(end=n_past))
 
     def say(self, token: int, sampler: SamplerState) -> None:
-        """Note a generated token, and the sampler after it."""
+        """Note a generated token, and the sampler after it. Others may have the cells before the next one."""
+        self.note()
         self._known = _Known(self.turns, (token,), self.n_past, sampler)
 
     def draw(self, sampler: SamplerState) -> None:

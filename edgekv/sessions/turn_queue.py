@@ -6,6 +6,8 @@ import gc
 import threading
 import time
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 from edgekv.errors import SessionError
@@ -41,6 +43,18 @@ class TurnQueue:
     def ticket(self, session: object, cancelled: threading.Event | None = None) -> Ticket:
         """Return a ticket that has not entered yet. cancelled: ends its waiting; call `wake` after setting it"""
         return Ticket(self, session, cancelled)
+
+    @contextmanager
+    def turn_if_free(self, session: object) -> Iterator[bool]:
+        """Take the turn of a session for this block if that takes no waiting; yields True if this thread has it.
+
+        Any thread may call this, in a finalizer too.
+        """
+        if self._is_at_work(session):
+            yield True
+            return
+        with self.ticket(session) as ticket:
+            yield ticket.enter_if_free()
 
     def present(self) -> list[Ticket]:
         """Return the tickets that have a turn."""
@@ -108,12 +122,20 @@ class TurnQueue:
                 self.changed.notify_all()
 
     def _enter_if_free(self, ticket: Ticket) -> bool:
+        with self.changed:
+            own = self._of(ticket.session)
+            if self._closed or self.is_busy() or any(p.in_step for p in own):
+                return False
+            if not own and (_living(self._waiting) or len(self._sessions()) >= self.n_slots):
+                return False
+            self._take_turn(ticket, threading.get_ident())
+            return True
+
+    def _is_at_work(self, session: object) -> bool:
+        """Return True if this thread is at work for a session."""
         me = threading.get_ident()
         with self.changed:
-            if self._closed or _living(self._waiting) or len(self._sessions()) >= self.n_slots or self.is_busy():
-                return False
-            self._take_turn(ticket, me)
-            return True
+            return any(p.thread == me for p in self._of(session))
 
     def _sessions(self) -> dict[object, list[Ticket]]:
         """Return the sessions that have a turn, each with its tickets."""
@@ -203,7 +225,7 @@ class Ticket:
         return self._queue._enter(self)
 
     def enter_if_free(self) -> bool:
-        """Take the turn if it is free; returns True if the ticket has it."""
+        """Take the turn, without waiting, if nobody is at work; returns True if the ticket has it."""
         return self._queue._enter_if_free(self)
 
     def pause(self) -> None:

@@ -184,3 +184,60 @@ def test_closing_refuses_all_and_cancels_who_works(queue):
     with pytest.raises(SessionError, match="closed"):
         queue.ticket(object()).enter()
     waiting.leave()
+
+
+def test_a_turn_that_takes_no_waiting_is_had_for_a_block(queue):
+    """By the session whose reply has paused, by one that is at work in this thread, and if a slot is free."""
+    session = object()
+    with queue.turn_if_free(session) as has_turn:
+        assert has_turn
+        with queue.turn_if_free(session) as has_turn_again:
+            assert has_turn_again
+        assert not queue.ticket(session).enter_if_free()  # nobody takes it within its own call
+    reply = queue.ticket(session)
+    assert reply.enter()
+    reply.pause()
+    other = Client(queue, object()).start()  # waits for the pause to become long
+    with queue.turn_if_free(session) as has_turn:
+        assert has_turn
+    assert not other.entered.is_set()
+    reply.leave()
+    assert other.entered.wait(LIMIT_S)
+    other.leave()
+
+
+def test_nobody_has_a_turn_without_waiting_while_others_are_at_work(queue):
+    session, other = object(), object()
+    reply = queue.ticket(session)
+    assert reply.enter()
+    reply.pause()
+    with queue.turn_if_free(other) as has_turn:
+        assert not has_turn  # the session that paused has the only slot
+    at_work = Client(queue, session).start()
+    for one in (session, other):
+        with queue.turn_if_free(one) as has_turn:
+            assert not has_turn
+    at_work.leave()
+    with queue.ticket(session) as mine:
+        assert mine.enter()
+        with queue.turn_if_free(other) as has_turn:
+            assert not has_turn  # such as a finalizer in the midst of this thread's call
+    queue.close()
+    with queue.turn_if_free(session) as has_turn:
+        assert not has_turn
+
+
+def test_a_session_that_waits_for_its_part_of_a_step_is_left_alone():
+    queue = TurnQueue(n_slots=2)
+    session = object()
+    stepping = Client(queue, session).start()
+    assert stepping.entered.wait(LIMIT_S)
+    stepping.ticket.in_step = True
+    for one, expected in ((session, False), (object(), True)):
+        with queue.turn_if_free(one) as has_turn:
+            assert has_turn == expected
+    queue.stepping = True
+    with queue.turn_if_free(object()) as has_turn:
+        assert not has_turn
+    queue.stepping = False
+    stepping.leave()

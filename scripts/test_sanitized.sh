@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Run tests/stress/left_replies.py with edgekv's own native sources under a sanitizer.
+#   scripts/test_sanitized.sh [address|thread] [ARGUMENT_OF_LEFT_REPLIES...]
+# Python, llama.cpp and ggml are as they are, and the sanitizer's runtime is loaded before them. It does not look for leaks,
+# because it would report those of Python.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/separate_build.sh
+
+case "${1:-}" in
+    address | thread) kind=$1 && shift ;;
+    *) kind=address ;;
+esac
+needs_are_met
+build=build/$kind
+command -v cmake >/dev/null && command -v ninja >/dev/null || tools=(uv run --no-sync --with "cmake>=3.24" --with ninja)
+configure "$build" -DEDGEKV_SANITIZE="$kind"
+build_library "$build"
+
+runtime=$("${CXX:-c++}" -print-file-name="lib${kind:0:1}san.so")
+EDGEKV_LIB_PATH=$PWD/$build LD_PRELOAD=$runtime ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS=halt_on_error=1 \
+    "$python" tests/stress/left_replies.py "$@"
