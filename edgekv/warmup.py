@@ -5,8 +5,10 @@ Python imports many modules only when they are first used. A plan cannot count w
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
+_warming = threading.RLock()  # held by the thread that warms up; its work may make a plan
 _waiting: list[Callable[[], object]] = []
 _reserved: list[int] = []
 
@@ -20,9 +22,10 @@ def register_warmup(work: Callable[[], object]) -> None:
 
 
 def warm_up() -> None:
-    """Do all work that was registered."""
-    while _waiting:
-        _waiting.pop(0)()
+    """Do all work that was registered, or wait until another thread has done it."""
+    with _warming:
+        while _waiting:
+            _waiting.pop(0)()
 
 
 def reserve(n_bytes: int) -> Callable[[], None]:

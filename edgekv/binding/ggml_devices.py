@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes as c
 import functools
+import threading
 
 from edgekv.errors import NativeError
 
@@ -86,14 +87,16 @@ def add_server(address: str) -> list[str]:
         raise NativeError("this build has no RPC; build edgekv with CMAKE_ARGS=-DEDGEKV_RPC=ON") from None
     add.restype, add.argtypes = c.c_void_p, (c.c_char_p,)
     registered = add(address.encode())
-    if address not in _added:
-        _added.add(address)
-        ggml.ggml_backend_register(registered)
+    with _adding:
+        if address not in _added:
+            _added.add(address)
+            ggml.ggml_backend_register(registered)
     n_devices = ggml.ggml_backend_reg_dev_count(registered)
     lent = (ggml.ggml_backend_reg_dev_get(registered, i) for i in range(n_devices))
     return [ggml.ggml_backend_dev_name(device).decode() for device in lent]
 
 
+_adding = threading.Lock()
 _added: set[str] = set()  # servers whose devices ggml lists in this process
 
 

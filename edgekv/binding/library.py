@@ -12,6 +12,9 @@ import importlib
 import importlib.util
 import os
 import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -45,6 +48,8 @@ REFUSED_MEMORY = (
     "failed to map segment",
 )
 
+
+_importing = threading.Lock()  # held by the thread that imports the bindings
 
 _P = c.c_void_p  # an opaque handle or an array
 _ERR = (c.c_char_p, c.c_size_t)
@@ -174,9 +179,8 @@ def bindings() -> ModuleType:
     """
     load()
     folder = library_path().parent
-    if "llama_cpp.llama_cpp" not in sys.modules:
-        _import_low_level(folder)
-    low_level = sys.modules["llama_cpp.llama_cpp"]
+    with _importing, _named_to_bindings(folder):
+        low_level = _low_level()
     if Path(low_level._base_path) != folder:
         raise NativeError(
             f"llama_cpp is already imported on {low_level._base_path}, but edgekv needs it on {folder}; "
@@ -185,28 +189,43 @@ def bindings() -> ModuleType:
     return low_level
 
 
-def _import_low_level(folder: Path) -> None:
-    """Import llama_cpp.llama_cpp alone: the __init__ of the package also loads its high-level part, about 7 MiB.
-
-    A stand-in takes the place of the package only during the import. So a later `import llama_cpp` is a whole one, on
-    the same library.
-    """
-    spec = importlib.util.find_spec("llama_cpp")
-    if spec is None:
-        raise NativeError("the package llama-cpp-python is not installed; install edgekv again")
-    stand_in = ModuleType("llama_cpp")
-    stand_in.__path__ = list(spec.submodule_search_locations or [])
+@contextmanager
+def _named_to_bindings(folder: Path) -> Iterator[None]:
+    """Have llama_cpp look for its library in this folder while it is imported in this block."""
     before = os.environ.get("LLAMA_CPP_LIB_PATH")
     os.environ["LLAMA_CPP_LIB_PATH"] = str(folder)
-    sys.modules["llama_cpp"] = stand_in
     try:
-        importlib.import_module("llama_cpp.llama_cpp")
+        yield
     finally:
-        del sys.modules["llama_cpp"]
         if before is None:
             del os.environ["LLAMA_CPP_LIB_PATH"]
         else:
             os.environ["LLAMA_CPP_LIB_PATH"] = before
+
+
+def _low_level() -> ModuleType:
+    """Return llama_cpp.llama_cpp without its package, whose __init__ also loads the high-level part, about 7 MiB.
+
+    A later `import llama_cpp` takes the module from `sys.modules`. One of the program's own that is under way in
+    another thread is waited for, and its module taken.
+    """
+    if "llama_cpp" not in sys.modules:
+        package = importlib.util.find_spec("llama_cpp")
+        if package is None:
+            raise NativeError("the package llama-cpp-python is not installed; install edgekv again")
+        for name in ("llama_cpp._ctypes_extensions", "llama_cpp.llama_cpp"):  # the second imports from the first
+            if name not in sys.modules:
+                sys.modules.setdefault(name, _executed(name, package.submodule_search_locations))
+    return importlib.import_module("llama_cpp.llama_cpp")
+
+
+def _executed(name: str, folders: Sequence[str] | None) -> ModuleType:
+    """Execute a module in the folders of its package, which is not imported."""
+    spec = next(filter(None, (finder.find_spec(name, folders) for finder in sys.meta_path)))
+    module = importlib.util.module_from_spec(spec)
+    assert spec.loader is not None
+    spec.loader.exec_module(module)
+    return module
 
 
 def call(name: str, *arguments: Any) -> None:
