@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import TypeVar
+
+Result = TypeVar("Result")
 
 
 async def async_pieces(
@@ -12,21 +16,38 @@ async def async_pieces(
 ) -> AsyncGenerator[str, None]:
     """Yield the pieces of a reply without blocking the event loop.
 
-    begin: returns the reply; cancel: ends it at its next block or token, when the task is cancelled or leaves the loop
+    A task that is cancelled waits until the reply has ended. If it is cancelled once more, it ends at once, and the
+    thread ends the reply.
+
+    begin: returns the reply; cancel: ends it at its next block or token, when the task is cancelled
     """
-    loop = asyncio.get_running_loop()
-    with ThreadPoolExecutor(1, "edgekv-reply") as executor:
-        reply = begin()
-        coming = None
-        try:
-            while True:
-                coming = loop.run_in_executor(executor, next, reply, None)
-                piece = await asyncio.shield(coming)
-                if piece is None:
-                    return
-                yield piece
-        finally:
-            if coming is not None and not coming.done():
+    reply = begin()
+    thread = ThreadPoolExecutor(1, "edgekv-reply")
+    try:
+        while True:
+            try:
+                piece = await _ended(thread.submit(next, reply, None))
+            except asyncio.CancelledError:
                 cancel()
-                await asyncio.wait([coming])
-            await asyncio.shield(loop.run_in_executor(executor, reply.close))
+                raise
+            if piece is None:
+                return
+            yield piece
+    finally:
+        closing = thread.submit(reply.close)  # after the piece that is being generated
+        thread.shutdown(wait=False)
+        await _ended(closing)
+
+
+async def _ended(work: Future[Result]) -> Result:
+    """Return the result of work in a thread, which goes on if this task is cancelled."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+
+    def tell(_: Future[Result]) -> None:
+        with suppress(RuntimeError):  # the loop was closed meanwhile, and nobody waits
+            loop.call_soon_threadsafe(ended.set)
+
+    work.add_done_callback(tell)
+    await ended.wait()
+    return work.result()
