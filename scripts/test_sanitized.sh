@@ -17,6 +17,8 @@ command -v cmake >/dev/null && command -v ninja >/dev/null || tools=(uv run --no
 configure "$build" -DEDGEKV_SANITIZE="$kind"
 build_library "$build"
 
-runtime=$("${CXX:-c++}" -print-file-name="lib${kind:0:1}san.so")
-EDGEKV_LIB_PATH=$PWD/$build LD_PRELOAD=$runtime ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS=halt_on_error=1 \
+of_compiler() { "${CXX:-c++}" -print-file-name="$1"; }
+# the runtime looks for the functions of the C++ library that throw when it is loaded, and Python loads none
+preloaded="$(of_compiler "lib${kind:0:1}san.so") $(of_compiler libstdc++.so)"
+EDGEKV_LIB_PATH=$PWD/$build LD_PRELOAD=$preloaded ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS=halt_on_error=1 \
     "$python" tests/stress/left_replies.py "$@"
