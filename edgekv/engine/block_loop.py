@@ -6,7 +6,6 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from io import FileIO
 from typing import Any, BinaryIO, Protocol
 
 import numpy as np
@@ -15,6 +14,7 @@ from edgekv.binding import structs
 from edgekv.binding.cache import Cache
 from edgekv.binding.convert_cells import convert_cells
 from edgekv.binding.snapshot_meta import CachedSource
+from edgekv.memory.raw_files import RawFile
 from edgekv.options import UBATCH, Options
 from edgekv.store.log import TokenLog
 from edgekv.store.snapshot_file import CELLS, Section, SnapshotFile, write_snapshot_file
@@ -197,7 +197,7 @@ class BlockLoop:
 
     def write(
         self,
-        file: BinaryIO | FileIO,
+        file: BinaryIO | RawFile,
         about: Mapping[str, Any] | None = None,
         *further: Section,
         packed: bool = False,

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 from edgekv.engine.block_loop import BlockLoop
 from edgekv.errors import SessionFileError
-from edgekv.store.temp_array import WINDOW
+from edgekv.store.temp_array import WINDOW, temp_file
 
 from .stored_snapshot import StoredSnapshot
 
@@ -135,7 +135,7 @@ class Beginnings:
         self.shrink(room, most=MAX_BEGINNINGS - 1)
         is_whole = block_loop.cache.n_cells == key.n_past
         with suppress(OSError):
-            self._all.append(Beginning(key, is_whole, turns, StoredSnapshot(self._folder, block_loop)))
+            self._all.append(Beginning(key, is_whole, turns, StoredSnapshot(temp_file(self._folder), block_loop)))
 
     def forget(self, beginning: Beginning) -> None:
         """Remove a beginning."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from edgekv.engine.block_loop import BlockLoop
+from edgekv.store.block_file import BlockFile
+
 from .snapshot import Said
 from .stored_snapshot import StoredSnapshot
 
-MAX_CHECKPOINTS = 64  # each is an open file
+MAX_CHECKPOINTS = 64  # all of them are looked at for the one to give up
 
 
 class Checkpoint(NamedTuple):
@@ -19,10 +22,15 @@ class Checkpoint(NamedTuple):
 
 
 class Checkpoints:
-    """The checkpoints of one session, by tokens."""
+    """The checkpoints of one session, by tokens. They lie in one file, so a process may have many.
 
-    def __init__(self, max_bytes: int) -> None:
+    folder: folder of the file, which is made for the first one; None = that of TMPDIR
+    """
+
+    def __init__(self, max_bytes: int, folder: str | None = None) -> None:
         self.max_bytes = max_bytes
+        self._folder = folder
+        self._file: BlockFile | None = None
         self._all: list[Checkpoint] = []
 
     @property
@@ -40,13 +48,19 @@ class Checkpoints:
         """Bytes of all of them."""
         return sum(checkpoint.stored.nbytes for checkpoint in self._all)
 
-    def add(self, checkpoint: Checkpoint) -> None:
-        """Add the newest checkpoint, and remove those of as many tokens or more. Older ones make room for it."""
-        self.drop_from(checkpoint.n_past)
-        if checkpoint.stored.nbytes > self.max_bytes:
-            checkpoint.stored.close()
+    def add(self, n_past: int, said: Said, block_loop: BlockLoop) -> None:
+        """Add the state of a block loop, and remove checkpoints of as many tokens or more. Older ones make room for it.
+
+        Raises OSError if the disk has no room for it.
+        """
+        if block_loop.snapshot_bytes > self.max_bytes:
+            self.drop_from(n_past)
             return
-        self._all.append(checkpoint)
+        if self._file is None:
+            self._file = BlockFile(self._folder)
+        stored = StoredSnapshot(self._file.part(), block_loop)
+        self.drop_from(n_past)
+        self._all.append(Checkpoint(n_past, said, stored))
         while len(self._all) > 1 and (self.nbytes > self.max_bytes or len(self._all) > MAX_CHECKPOINTS):
             self._all.pop(self._least_missed()).stored.close()
 
@@ -62,6 +76,9 @@ class Checkpoints:
     def close(self) -> None:
         """Remove all checkpoints."""
         self.drop_from(0)
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def _least_missed(self) -> int:
         """Return the index of the checkpoint to give up, by the least cost: tokens to read again / distance to the end.

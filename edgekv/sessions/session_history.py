@@ -16,7 +16,7 @@ from edgekv.prompt.turns import STATES, Kind
 from edgekv.store.log import TokenLog
 from edgekv.store.temp_array import WINDOW
 
-from .checkpoints import Checkpoint, Checkpoints
+from .checkpoints import Checkpoints
 from .snapshot import Said, Snapshot
 from .stored_snapshot import StoredSnapshot
 
@@ -41,7 +41,7 @@ class SessionHistory:
         self._setting = logging, plan
         self.folder = logging.folder
         self.log = TokenLog(logging.folder)
-        self.checkpoints = Checkpoints(cap)
+        self.checkpoints = Checkpoints(cap, logging.folder)
 
     def close(self) -> None:
         """Remove all files."""
@@ -54,7 +54,7 @@ class SessionHistory:
         if n_past == 0 or not self.checkpoints.max_bytes or self.current_checkpoint(n_past, said) is not None:
             return
         with suppress(OSError):
-            self.checkpoints.add(Checkpoint(n_past, said, StoredSnapshot(self.folder, block_loop)))
+            self.checkpoints.add(n_past, said, block_loop)
 
     def back_to(self, n: int, block_loop: BlockLoop) -> Said:
         """Restore the newest checkpoint of at most n tokens, or the beginning; returns what was said by then.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import atexit  # noqa: F401  (weakref.finalize imports it, which would be after the plan)
 import weakref
+from io import FileIO
 
 from edgekv.engine.block_loop import BlockLoop
+from edgekv.store.block_file import Part
 from edgekv.store.snapshot_file import SnapshotFile
-from edgekv.store.temp_array import temp_file
 
 
 class StoredSnapshot:
@@ -19,11 +20,11 @@ class StoredSnapshot:
     Nothing is flushed to the disk, because no other process reads it.
     """
 
-    def __init__(self, folder: str | None, block_loop: BlockLoop) -> None:
-        """Raise OSError if the folder (None = that of TMPDIR) does not take it; then nothing is left."""
+    def __init__(self, file: FileIO | Part, block_loop: BlockLoop) -> None:
+        """Write it to an empty file, which belongs to it then. Raise OSError if that fails; then nothing is left."""
         self.nbytes = block_loop.snapshot_bytes
-        self.file = temp_file(folder)
-        self.close = weakref.finalize(self, self.file.close)
+        self.file = file
+        self.close = weakref.finalize(self, file.close)
         try:
             block_loop.write(self.file)
         except BaseException:

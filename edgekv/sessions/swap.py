@@ -150,7 +150,7 @@ class SwapSpace:
 
     def _written(self, block_loop: BlockLoop) -> StoredSnapshot:
         try:
-            return StoredSnapshot(self._folder, block_loop)
+            return StoredSnapshot(temp_file(self._folder), block_loop)
         except OSError as error:
             where = "the folder that TMPDIR names" if self._folder is None else f"swap_dir={self._folder!r}"
             raise SwapError(

@@ -8,6 +8,7 @@ session_names  the folder of saved sessions, and their names
 transcript     roles and texts for people, in Markdown and JSON
 temp_folder    private folders for temporary files with names
 temp_array     temporary files that only this process sees, and lists of int32 in them
+block_file     many files in one temporary file
 log            the tokens of a session, as such lists
 jsonl          JSON lines that only grow: results of long runs
 fingerprint    names of files in results

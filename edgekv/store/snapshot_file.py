@@ -25,7 +25,6 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -33,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgekv.errors import SessionFileError
-from edgekv.memory.raw_files import CHUNK_BYTES, read_all, write_all
+from edgekv.memory.raw_files import CHUNK_BYTES, RawFile, read_all, write_all
 from edgekv.memory.sizes import format_size
 
 from . import byte_planes, shared_files
@@ -80,7 +79,7 @@ class Section:
         assert n_bytes == self.n_bytes, "a section is not as long as it says"
 
 
-def write_snapshot_file(file: BinaryIO | FileIO, about: Mapping[str, Any], sections: Sequence[Section]) -> None:
+def write_snapshot_file(file: BinaryIO | RawFile, about: Mapping[str, Any], sections: Sequence[Section]) -> None:
     """Write a snapshot file to an empty file, piece by piece.
 
     about: plain values that JSON knows
@@ -118,13 +117,13 @@ class SnapshotFile:
     Raises OSError, and SessionFileError for a file of another format or version, and a cut or changed file.
     """
 
-    def __init__(self, file: FileIO, name: str, *, checked: bool = True) -> None:
+    def __init__(self, file: RawFile, name: str, *, checked: bool = True) -> None:
         self.name = name
         self._file = file
         self._places: dict[str, tuple[int, int]] = {}  # first byte, bytes
         self._chunks: dict[str, array[int]] = {}  # first byte of each chunk of a compressed section
         self._unpacked: tuple[str, int, npt.NDArray[np.uint8]] | None = None  # section, number and bytes of a chunk
-        self._status = os.fstat(file.fileno())
+        self._size = file.seek(0, os.SEEK_END)
         self.header = SnapshotHeader(self.damaged, self._about(self._header(checked=checked)))
 
     @property
@@ -205,7 +204,7 @@ class SnapshotFile:
     def _header(self, *, checked: bool) -> bytes:
         """Check that the file is whole; returns its header."""
         self._file.seek(0)
-        size, frame = self._status.st_size, self._file.read(FRAME.size)
+        size, frame = self._size, self._file.read(FRAME.size)
         if len(frame) < FRAME.size or not frame.startswith(MAGIC):
             raise SessionFileError(f"{self.name} is no session file: it begins with {frame[:8]!r}; name another")
         _, version, header_bytes, file_bytes = FRAME.unpack(frame)
@@ -253,7 +252,7 @@ class SnapshotFile:
             sound = False
         if not sound:
             raise self.damaged("its header is not what a session file has")
-        if end + CHECKSUM.size != self._status.st_size:
+        if end + CHECKSUM.size != self._size:
             raise self.damaged("its sections do not fill it")
         return dict(about)
 
@@ -261,7 +260,7 @@ class SnapshotFile:
         """Note where the chunks of a compressed section begin; returns where it ends. Raises ValueError."""
         chunks = self._chunks[name] = array("Q")
         for first in range(0, n_bytes, byte_planes.CHUNK_BYTES):
-            if begin + byte_planes.LENGTHS.size > self._status.st_size:
+            if begin + byte_planes.LENGTHS.size > self._size:
                 raise ValueError
             n, n_stored = min(byte_planes.CHUNK_BYTES, n_bytes - first), sum(self._lengths(begin))
             if not n // byte_planes.MOST_RATIO <= n_stored <= n:  # a small file has few chunks

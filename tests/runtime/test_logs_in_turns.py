@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
+from open_files import spoil
 from small import words
 from test_rewinding import DRAWN, log_of, say, state
 
@@ -124,7 +123,7 @@ def test_a_checkpoint_that_a_session_rests_in_is_lost(open_runtime):
     with open_runtime(swap_memory=0) as runtime, runtime.session(log=True) as lost, runtime.session(log=True) as other:
         say(lost)
         expected = say(other)
-        os.ftruncate(lost._conversation.state.history.checkpoints.newest.stored.file.fileno(), 100)
+        spoil(lost._conversation.state.history.checkpoints.newest.stored.file)
         with pytest.raises(edgekv.SessionEvictedError, match="cannot be read back"):
             say(lost)
         with pytest.raises(edgekv.SessionEvictedError, match="cannot be read back"):

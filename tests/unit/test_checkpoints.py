@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import os
 
 import pytest
+from open_files import LISTS_FILES, n_open
 
-from edgekv.sessions.checkpoints import MAX_CHECKPOINTS, Checkpoint, Checkpoints
+from edgekv.sessions.checkpoints import MAX_CHECKPOINTS, Checkpoints
 from edgekv.sessions.snapshot import Said
-from edgekv.sessions.stored_snapshot import StoredSnapshot
+from edgekv.store.block_file import BLOCK_BYTES
 
 
 class FakeBlockLoop:
@@ -19,8 +21,8 @@ class FakeBlockLoop:
         file.write(b"cells")
 
 
-def checkpoint(n_past, n_bytes=100):
-    return Checkpoint(n_past, Said("assistant"), StoredSnapshot(None, FakeBlockLoop(n_bytes)))
+def add(checkpoints, n_past, n_bytes=100):
+    checkpoints.add(n_past, Said("assistant"), FakeBlockLoop(n_bytes))
 
 
 @pytest.fixture
@@ -39,7 +41,7 @@ def open_checkpoints():
 def test_all_stay_while_there_is_room(open_checkpoints):
     checkpoints = open_checkpoints(1000)
     for n in range(1, 11):
-        checkpoints.add(checkpoint(10 * n))
+        add(checkpoints, 10 * n)
     assert checkpoints.positions == [10 * n for n in range(1, 11)]
     assert checkpoints.before(9) is None
     assert [checkpoints.before(n).n_past for n in (10, 55, 1000)] == [10, 50, 100]
@@ -49,7 +51,7 @@ def test_all_stay_while_there_is_room(open_checkpoints):
 def test_they_lie_denser_the_newer_they_are(open_checkpoints, n_kept):
     checkpoints = open_checkpoints(100 * n_kept)
     for n in range(1, 1001):
-        checkpoints.add(checkpoint(10 * n))
+        add(checkpoints, 10 * n)
         assert checkpoints.nbytes <= 100 * n_kept
         assert checkpoints.positions[-1] == 10 * n  # what /undo goes back to
     positions = [0, *checkpoints.positions]
@@ -63,16 +65,50 @@ def test_they_lie_denser_the_newer_they_are(open_checkpoints, n_kept):
 def test_their_number_is_limited_as_well(open_checkpoints):
     checkpoints = open_checkpoints(1 << 40)
     for n in range(1, 1000):
-        checkpoints.add(checkpoint(n))
+        add(checkpoints, n)
     assert len(checkpoints.positions) == MAX_CHECKPOINTS
 
 
-def test_the_files_of_those_that_go_are_closed(open_checkpoints):
-    checkpoints, made = open_checkpoints(300), [checkpoint(n) for n in (5, 6, 7, 8, 3)]
-    for each in made:
-        checkpoints.add(each)
-    assert checkpoints.positions == [3]  # a new one takes the place of those after it
-    assert [each.stored.file.closed for each in made] == [True, True, True, True, False]
-    checkpoints.add(too_large := checkpoint(9, 301))
-    assert too_large.stored.file.closed
+def test_a_new_one_takes_the_place_of_those_after_it(open_checkpoints):
+    checkpoints = open_checkpoints(300)
+    for n in (5, 6, 7, 8, 3):
+        add(checkpoints, n)
     assert checkpoints.positions == [3]
+    add(checkpoints, 9, 301)  # too large
+    assert checkpoints.positions == [3]
+
+
+def test_one_that_cannot_be_written_leaves_the_others(open_checkpoints):
+    checkpoints = open_checkpoints(300)
+    add(checkpoints, 5)
+
+    class Failing(FakeBlockLoop):
+        def write(self, file):
+            super().write(file)
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        checkpoints.add(5, Said("assistant"), Failing(100))
+    assert checkpoints.positions == [5]
+    checkpoints.newest.stored.file.seek(0)
+    assert checkpoints.newest.stored.file.read(5) == b"cells"
+
+
+def test_what_goes_makes_room_in_the_file(open_checkpoints):
+    """The file is as long as those that were there at a time, and one that is just added."""
+    checkpoints = open_checkpoints(300)
+    for n in range(1, 100):
+        add(checkpoints, n)
+    assert os.fstat(checkpoints._file.file.fileno()).st_size <= 4 * BLOCK_BYTES
+
+
+@LISTS_FILES
+def test_all_of_them_take_one_file_until_they_are_closed(tmp_path):
+    every = [Checkpoints(1 << 40, str(tmp_path)) for _ in range(3)]
+    assert n_open(tmp_path) == 0
+    for checkpoints, n in itertools.product(every, range(1, 2 * MAX_CHECKPOINTS)):
+        add(checkpoints, n)
+    assert n_open(tmp_path) == len(every)
+    for checkpoints in every:
+        checkpoints.close()
+    assert n_open(tmp_path) == 0
