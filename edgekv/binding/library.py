@@ -49,7 +49,7 @@ REFUSED_MEMORY = (
 )
 
 
-_importing = threading.Lock()  # held by the thread that imports the bindings
+_importing = threading.RLock()  # held by the thread that imports the bindings
 
 _P = c.c_void_p  # an opaque handle or an array
 _ERR = (c.c_char_p, c.c_size_t)
@@ -221,9 +221,10 @@ def _low_level() -> ModuleType:
 
 def _executed(name: str, folders: Sequence[str] | None) -> ModuleType:
     """Execute a module in the folders of its package, which is not imported."""
-    spec = next(filter(None, (finder.find_spec(name, folders) for finder in sys.meta_path)))
+    spec = next(filter(None, (finder.find_spec(name, folders) for finder in sys.meta_path)), None)
+    if spec is None or spec.loader is None:
+        raise NativeError(f"the package llama-cpp-python has no {name}; install edgekv again")
     module = importlib.util.module_from_spec(spec)
-    assert spec.loader is not None
     spec.loader.exec_module(module)
     return module
 

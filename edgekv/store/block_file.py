@@ -47,7 +47,10 @@ class BlockFile:
 
 
 class Part:
-    """A file within a `BlockFile`, with the methods of a raw file. Raises OSError as that does."""
+    """A file within a `BlockFile`, with the methods of a raw file. Raises OSError as that does.
+
+    It is written anywhere up to its end.
+    """
 
     def __init__(self, whole: BlockFile) -> None:
         self._whole = whole
