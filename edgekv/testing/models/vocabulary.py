@@ -7,6 +7,7 @@ tokenized and given back whole.
 from __future__ import annotations
 
 import string
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count, islice
 
@@ -37,7 +38,12 @@ _PAIRS = tuple((left, right) for left, right in (pair.split(" ") for pair in _ME
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Tokens with their types (and scores for "llama"), merges for "gpt2", and the tokens that begin and end a text."""
+    """Tokens with their types (and scores for "llama"), merges for "gpt2", and the tokens that begin and end a text.
+
+    add_bos, add_eos: these tokens stand around a text; None = the file does not say so
+    pre: pre-tokenizer of "gpt2"
+    templates: chat templates by name, where "" is the one for all messages; None = CHAT_TEMPLATE alone
+    """
 
     model: str
     tokens: list[str]
@@ -46,7 +52,10 @@ class Vocabulary:
     merges: list[str]
     bos: int
     eos: int
-    add_bos: bool
+    add_bos: bool | None
+    add_eos: bool | None = None
+    pre: str = "gpt-2"
+    templates: Mapping[str, str] | None = None
 
 
 def make_vocabulary(tokenizer: str, vocab_size: int) -> Vocabulary:

@@ -128,10 +128,10 @@ def _add_rope_scaling(gguf: Any, writer: Any, scaling: RopeScaling) -> None:
 
 
 def add_vocabulary(writer: Any, vocabulary: Vocabulary) -> None:
-    """Add the vocabulary and a chat template to a gguf.GGUFWriter."""
+    """Add the vocabulary and its chat templates to a gguf.GGUFWriter."""
     writer.add_tokenizer_model(vocabulary.model)
     if vocabulary.merges:
-        writer.add_tokenizer_pre("gpt-2")
+        writer.add_tokenizer_pre(vocabulary.pre)
         writer.add_token_merges(vocabulary.merges)
     writer.add_token_list(vocabulary.tokens)
     writer.add_token_types(vocabulary.types)
@@ -139,8 +139,13 @@ def add_vocabulary(writer: Any, vocabulary: Vocabulary) -> None:
         writer.add_token_scores(vocabulary.scores)
     writer.add_bos_token_id(vocabulary.bos)
     writer.add_eos_token_id(vocabulary.eos)
-    writer.add_add_bos_token(vocabulary.add_bos)
-    writer.add_chat_template(CHAT_TEMPLATE)
+    if vocabulary.add_bos is not None:
+        writer.add_add_bos_token(vocabulary.add_bos)
+    if vocabulary.add_eos is not None:
+        writer.add_add_eos_token(vocabulary.add_eos)
+    templates = {"": CHAT_TEMPLATE} if vocabulary.templates is None else vocabulary.templates
+    for name, template in templates.items():
+        writer.add_string(f"tokenizer.chat_template{'.' if name else ''}{name}", template)
 
 
 def _pad(file: Any, alignment: int) -> None:
