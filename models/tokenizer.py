@@ -10,6 +10,7 @@ __all__ = ["check_tokenizer"]
 
 # sentencepiece, byte-level BPE, and sentencepiece's tokens under BPE
 _MODELS = ("llama", "gpt2", "gemma4")
+_ASSERTS = "whitespace"  # a pre-tokenizer of embedding models, which aborts at two blanks
 # The fewest tokens that can spell every text; real vocabularies have thousands.
 _MIN_TOKENS = 256
 # Key behind "tokenizer.ggml.": the types its elements may have, and whether each token needs one.
@@ -32,6 +33,11 @@ def check_tokenizer(architecture: str, metadata: Metadata) -> None:
         raise UnsupportedModelError(
             f"this {architecture!r} file has the tokenizer {model!r}, which is not supported yet; choose a model whose "
             f"tokenizer is one of {_MODELS}"
+        )
+    if metadata.scalars.get("tokenizer.ggml.pre") == _ASSERTS:
+        raise UnsupportedModelError(
+            f"this {architecture!r} file has the pre-tokenizer {_ASSERTS!r}, which cannot read blanks; choose another "
+            "model"
         )
     tokens = metadata.arrays.get(TOKENS_KEY)
     if tokens is None or tokens.element_type != "string":

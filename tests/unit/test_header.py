@@ -314,6 +314,7 @@ UNSUPPORTED = {
     "split": ({"split__count": u32(3)}, "'llama' model is split into 3 files.*merge"),
     "no tokenizer": ({"tokenizer__ggml__model": None}, "'llama' file has no tokenizer"),
     "other tokenizer": ({"tokenizer__ggml__model": text("t5")}, "tokenizer 't5', which is not supported yet"),
+    "other pre-tokenizer": ({"tokenizer__ggml__pre": text("whitespace")}, "'whitespace', which cannot read blanks"),
     "no_vocab": ({"tokenizer__ggml__model": text("no_vocab")}, "'no_vocab'"),
 }
 
