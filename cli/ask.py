@@ -102,7 +102,8 @@ def complete(
 ) -> None:
     """Continue a text of any length, as it stands, under the memory ceiling. Base models can do nothing else.
 
-    Files and the text follow each other without anything between them. Only what comes after them is printed.
+    Files and the text follow each other without anything between them. Names of control tokens there are these tokens.
+    Only what comes after them is printed.
 
     Without -f, text that is piped in is read. In a loop over lines add </dev/null, or it takes the loop's lines.
     """

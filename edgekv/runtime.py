@@ -163,8 +163,8 @@ class Runtime:
     def tokenize(self, text: str, *, begin: bool = False, special: bool = False) -> list[int]:
         """Return the token ids of a text.
 
-        begin: with the tokens that the model expects before a text
-        special: read the names of control tokens as these tokens
+        begin: with the tokens that the model expects before a text, and after it
+        special: read the names of control tokens as these tokens; otherwise no token steers the model
 
         Raises InputError for a text that UTF-8 cannot hold.
         """

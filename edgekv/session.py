@@ -178,9 +178,10 @@ class Session:
         progress: ProgressCallback | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Iterator[str]:
-        """Continue a text as it stands, without a chat template. Use a session either for this or for chat, not both.
+        """Continue a raw prompt, without a chat template. Use a session either for this or for chat, not both.
 
-        The text is that of `files`, then `prompt`, with nothing between them. Other arguments and errors as for `chat`.
+        The text is that of `files`, then `prompt`, with nothing between them. Names of control tokens in it are these
+        tokens, so let no stranger write a part of it. Other arguments and errors as for `chat`.
         """
         content: tuple[str | Path, ...] = (*map(Path, files), *([prompt] if prompt else []))
         if not content:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from edgekv.errors import ConfigError
 
-from .header import TEMPLATE_KEY, Header
+from .header import TEMPLATE_KEY, TOOLS_TEMPLATE_KEY, Header
 
 MAX_BYTES = 1 << 20  # longer ones of a model's file are left out, too
 # the two names that templates have for it
@@ -18,17 +18,20 @@ REASONING = "{{% set enable_thinking = {0} %}}{{% set thinking = {0} %}}"
 def with_template(header: Header, path: str | os.PathLike[str] | None, thinking: bool | None = None) -> Header:
     """Return a header with the chat template that messages are read in.
 
-    path: a file in Jinja; None = the model's own
+    path: a file in Jinja, for messages with and without tools; None = the model's own
     thinking: has a template that can begin replies with reasoning, or without, do so; None = as it does by itself
 
     Raises ConfigError for a file that cannot be read.
     """
-    template = header.chat_template if path is None else _read(path)
-    if template is not None and thinking is not None:
-        template = REASONING.format(str(thinking).lower()) + template
-    if template is None or template == header.chat_template:
+    own = {key: header.metadata.get(key) for key in (TEMPLATE_KEY, TOOLS_TEMPLATE_KEY)}
+    templates = own if path is None else {TEMPLATE_KEY: _read(path), TOOLS_TEMPLATE_KEY: None}
+    if thinking is not None:
+        prefix = REASONING.format(str(thinking).lower())
+        templates = {key: prefix + it if isinstance(it, str) else it for key, it in templates.items()}
+    if templates == own:
         return header
-    return replace(header, metadata={**header.metadata, TEMPLATE_KEY: template})
+    others = {key: value for key, value in header.metadata.items() if key not in own}
+    return replace(header, metadata=others | {key: it for key, it in templates.items() if it is not None})
 
 
 def _read(path: str | os.PathLike[str]) -> str:

@@ -23,9 +23,19 @@ from .metadata import TOKENS_KEY, Metadata, Scalar, read_metadata
 from .stream import Stream
 from .tokenizer import check_tokenizer
 
-__all__ = ["TEMPLATE_KEY", "Header", "TensorInfo", "header_digest", "parse_header", "read_header", "unreadable"]
+__all__ = [
+    "TEMPLATE_KEY",
+    "TOOLS_TEMPLATE_KEY",
+    "Header",
+    "TensorInfo",
+    "header_digest",
+    "parse_header",
+    "read_header",
+    "unreadable",
+]
 
 TEMPLATE_KEY = "tokenizer.chat_template"
+TOOLS_TEMPLATE_KEY = "tokenizer.chat_template.tool_use"
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -130,7 +140,16 @@ class Header:
 
     @property
     def chat_template(self) -> str | None:
-        template = self.metadata.get(TEMPLATE_KEY)
+        """The template of messages; None if the file has none."""
+        return self._template(TEMPLATE_KEY)
+
+    @property
+    def tools_template(self) -> str | None:
+        """The template of messages with tools: one of its own if the file has it, otherwise that of messages."""
+        return self._template(TOOLS_TEMPLATE_KEY) or self.chat_template
+
+    def _template(self, key: str) -> str | None:
+        template = self.metadata.get(key)
         return template if isinstance(template, str) else None
 
     def _size(self, name: str) -> int | None:

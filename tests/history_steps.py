@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgekv.binding.model import Model
+from edgekv.binding.tokenizer import Tokenizer
 from edgekv.prompt import turns
 from edgekv.sessions import history
 
@@ -23,5 +23,5 @@ def noted_steps(monkeypatch, word):
 
     watch(history, "messages_of", "checked")
     watch(turns, "rendered", "rendered")
-    watch(Model, "tokenize", "tokenised")
+    watch(Tokenizer, "_read", "tokenised")
     return done

@@ -21,6 +21,11 @@ from edgekv.options import KV_TYPES, MOST_DEVICES, Options
 
 from . import library, structs
 from .callback import Callback
+from .markers import NAMED, Markers
+from .tokenizer import Tokenizer
+
+NO_TOKEN = -1  # llama.cpp's LLAMA_TOKEN_NULL
+NAME_CHARS = 256  # characters; more than the name of a token has
 
 
 def header_for(path: Path, options: Options) -> Header:
@@ -78,11 +83,12 @@ class Model:
         self.handle = handle
         self._vocab = llama.llama_model_get_vocab(handle)
         self.n_vocab = int(llama.llama_vocab_n_tokens(self._vocab))
-        metadata = self.header.metadata
-        self.adds_space_prefix = metadata.get("tokenizer.ggml.model") == "llama" and bool(
-            metadata.get("tokenizer.ggml.add_space_prefix", True)
-        )
         self.n_ctx_train = int(llama.llama_model_n_ctx_train(handle))
+        if NO_TOKEN in (*self.first, *self.last):  # llama.cpp would abort at the first text
+            self.close()
+            raise InvalidModelError(
+                f"{path} is refused: texts begin or end with a token that the file does not name; convert it anew"
+            )
 
     def close(self) -> None:
         """Free the model. Contexts over it must be freed first."""
@@ -111,32 +117,74 @@ class Model:
 
     # ---- vocabulary ----
 
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of texts. It holds as long as the model is open."""
+        metadata = self.header.metadata
+        adds_space = metadata.get("tokenizer.ggml.model") == "llama" and bool(
+            metadata.get("tokenizer.ggml.add_space_prefix", True)
+        )
+        templates = f"{self.header.chat_template}\n{self.header.tools_template}"
+        markers = Markers(self.n_vocab, self._attributes, self._name, templates)
+        return Tokenizer(self._tokenize, markers, self._names, adds_space=adds_space)
+
     def tokenize(
         self, text: str, *, begin: bool = False, special: bool = False, space_prefix: bool = False
     ) -> list[int]:
         """Return the tokens of a text.
 
-        begin: add the model's first token, if it wants one
-        special: read the names of control tokens as these tokens
-        space_prefix: let a model that puts a space before the first text of a prompt do so
+        begin: with the tokens that the model wants before a text, and after it
+        special, space_prefix: as of `Tokenizer.tokens`
         """
-        if self.adds_space_prefix and not space_prefix:
-            line = self._tokenize("\n", begin=begin, special=special)
-            tokens = self._tokenize("\n" + text, begin=begin, special=special)
-            if tokens[: len(line)] == line:
-                return tokens[len(line) :]
-        return self._tokenize(text, begin=begin, special=special)
+        tokens = self.tokenizer.tokens([text], special=special, space_prefix=space_prefix)
+        return [*self.first, *tokens, *self.last] if begin else list(tokens)
 
-    def _tokenize(self, text: str, *, begin: bool, special: bool) -> list[int]:
+    @property
+    def first(self) -> tuple[int, ...]:
+        """The token that the model wants before a text, as llama.cpp adds it; () = none."""
+        return self._framing("bos")
+
+    @property
+    def last(self) -> tuple[int, ...]:
+        """The token that the model wants after a text, as llama.cpp adds it; () = none."""
+        return self._framing("eos")
+
+    def _framing(self, name: str) -> tuple[int, ...]:
+        with self._lock:
+            llama = self._open()
+            if not getattr(llama, f"llama_vocab_get_add_{name}")(self._vocab):
+                return ()
+            return (int(getattr(llama, f"llama_vocab_{name}")(self._vocab)),)
+
+    def ends_in_name(self, text: str) -> bool:
+        """Return True if the last token of a template's text is one that has a name."""
+        tokens = self.tokenize(text[-NAME_CHARS:], special=True)
+        return bool(tokens) and bool(self._attributes(tokens[-1]) & NAMED)
+
+    def _tokenize(self, text: str, special: bool) -> list[int]:
         raw = text.encode()
         room = len(raw) + 8
         while True:
             tokens = (c.c_int32 * room)()
             with self._lock:
-                n = self._open().llama_tokenize(self._vocab, raw, len(raw), tokens, room, begin, special)
+                n = self._open().llama_tokenize(self._vocab, raw, len(raw), tokens, room, False, special)
             if n >= 0:
                 return tokens[:n]
             room = -n
+
+    def _attributes(self, token: int) -> int:
+        """Return llama.cpp's llama_token_attr of a token."""
+        with self._lock:
+            return int(self._open().llama_vocab_get_attr(self._vocab, token))
+
+    def _name(self, token: int) -> str:
+        with self._lock:
+            name: bytes = self._open().llama_vocab_get_text(self._vocab, token)
+        return name.decode(errors="replace")
+
+    def _names(self) -> Iterator[str]:
+        """Yield the names of all tokens that llama.cpp finds by their names."""
+        return (self._name(token) for token in range(self.n_vocab) if self._attributes(token) & NAMED)
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """Return the bytes of a token. Control tokens have none, or with `special` their names."""
@@ -177,9 +225,8 @@ class Model:
     def control_text(self, name: str) -> str:
         """Return the text of a token by llama.cpp's name for its use, as "bos"; empty if the model has none."""
         with self._lock:
-            llama = self._open()
-            token = getattr(llama, f"llama_vocab_{name}")(self._vocab)
-            return llama.llama_vocab_get_text(self._vocab, token).decode() if token >= 0 else ""
+            token = getattr(self._open(), f"llama_vocab_{name}")(self._vocab)
+            return self._name(token) if token >= 0 else ""
 
     # ---- contexts ----
 

@@ -52,7 +52,8 @@ class Estimator:
         warm_up()
         self._path = path
         self.header = header_for(path, options)
-        rehearse(self.header.chat_template)
+        for template in {self.header.chat_template, self.header.tools_template}:
+            rehearse(template)
         self._remotes = remotes
         self._models: dict[bool, Model] = {}  # key: repacked or not
         self._division: object = None  # layers over devices, as these models were loaded

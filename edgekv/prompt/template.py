@@ -11,10 +11,12 @@ import functools
 import json
 import os
 import re
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import pairwise
 from typing import Any
 
 import jinja2
@@ -26,11 +28,13 @@ from edgekv.binding.model import Model
 from edgekv.errors import ConfigError, InputError, UnsupportedModelError
 
 from .template_sandbox import Sandbox
+from .text import PARAGRAPH
 
 _LONGEST_DATE = 100  # characters of a date's format
 _DATE = re.compile(r"(?:[^%]|%[-_0^#]?[A-Za-z%])*")  # no widths, which could be of gigabytes
 
-_SYSTEM, _FIRST, _REPLY, _SECOND = (f"EDGEKV-MARK-{i}-" for i in range(4))
+MARK = "EDGEKV-MARK-{}-"  # stands for the content of a message, by its number
+_MARKS = re.compile(MARK.format(r"(\d+)"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +43,16 @@ class ChatFormat:
 
     before_system + SYSTEM + before_first + USER + after_user + REPLY + between + USER + after_user + ...
     Without a system message only `before_first` comes before the first user content.
+
+    after_system_again: of a template that has the system message in the last turn of the user: between + SYSTEM +
+        after_system_again + USER; None = it is told once
     """
 
     before_system: str
     before_first: str
     after_user: str
     between: str
+    after_system_again: str | None
     holds_bos: bool
 
 
@@ -53,27 +61,19 @@ def chat_format(model: Model, *, with_system: bool) -> ChatFormat:
     template = model.header.chat_template
     if template is None:
         raise _no_template(model)
-    system = [{"role": "system", "content": _SYSTEM}] if with_system else []
-    opening = [*system, {"role": "user", "content": _FIRST}]
-    turns = [*opening, {"role": "assistant", "content": _REPLY}, {"role": "user", "content": _SECOND}]
+    opening = ("system", "user") if with_system else ("user",)
     try:
-        bos, eos = (model.control_text(name) for name in ("bos", "eos"))
-        one, two = (render(template, messages, bos, eos) for messages in (opening, turns))
-        before_system, _, rest = one.partition(_SYSTEM) if with_system else ("", "", one)
-        before_first, after_user = _cut(rest, _FIRST)
-        between, _ = _cut(_cut(two, _REPLY)[1], _SECOND)
+        one, two = (_with_system(model, template, roles) for roles in (opening, (*opening, "assistant", "user")))
+        if one.order != tuple(range(len(opening))) or two.order[-1] != len(opening) + 1:
+            raise _Unusable("it has the system message after the user's")
+        between, *again = two.before[two.order.index(len(opening)) + 1 :]
+        if len(again) > 1:
+            raise _Unusable("it has the system message twice in a turn")
     except Exception as error:  # a template is a program, and may raise anything
         what = " with a system message" if with_system else ""
         raise UnsupportedModelError(f"the chat template of {model.path.name} cannot be used{what}: {error}") from error
-    return ChatFormat(before_system, before_first, after_user, between, bool(bos) and one.startswith(bos))
-
-
-def _cut(text: str, mark: str) -> tuple[str, str]:
-    """Return what is before a mark, and after it."""
-    if text.count(mark) != 1:
-        raise jinja2.TemplateError("it leaves a message out, or tells it twice")
-    before, _, after = text.partition(mark)
-    return before, after
+    before_system, before_first = ("", *one.before)[-2:]
+    return ChatFormat(before_system, before_first, one.after, between, again[0] if again else None, one.holds_bos)
 
 
 def check_template(model: Model, path: str | os.PathLike[str] | None) -> None:
@@ -92,43 +92,89 @@ def check_template(model: Model, path: str | os.PathLike[str] | None) -> None:
 class Rendered:
     """Template text around the contents of whole messages; every piece may hold control tokens.
 
-    before: text before each content, (n_messages,); after: text after the last content
+    before: text before each content, (n,); after: text after the last content
+    order: number of the message that each content is of, (n,); only system messages may move, or be told again
     """
 
     before: tuple[str, ...]
+    order: tuple[int, ...]
     after: str
     holds_bos: bool
+
+
+class _Unusable(jinja2.TemplateError):
+    """A template left something out, or moved it."""
 
 
 def rendered(model: Model, roles: Sequence[str], tools: Sequence[dict[str, Any]] = ()) -> Rendered:
     """Return the template text of a conversation whose messages have these roles, in any order that the template takes.
 
+    A template without system messages has the first one at the beginning of the first turn of the user, and a
+    UserWarning says so.
     tools: tools that the template describes; they must hold no names of control tokens
 
     Raises UnsupportedModelError if there is no template, InputError if it does not take such messages.
     """
-    template = model.header.chat_template
+    header = model.header
+    template = header.tools_template if tools or "tool" in roles else header.chat_template
     if template is None:
         raise _no_template(model)
-    marks = [f"EDGEKV-MARK-{i}-" for i in range(len(roles))]
-    messages = [{"role": role, "content": mark} for role, mark in zip(roles, marks, strict=True)]
-    bos, eos = (model.control_text(name) for name in ("bos", "eos"))
     try:
-        whole = rest = render(template, messages, bos, eos, tools)
+        return _with_system(model, template, roles, tools)
     except Exception as error:  # a template is a program, and may raise anything
         raise InputError(
-            f"the chat template of {model.path.name} does not take messages of {', '.join(roles[:20])}: {error}"
+            f"the chat template of {model.path.name} does not take messages of {', '.join(roles[:20])}: {error}; leave "
+            "one out, or give it another role"
         ) from error
-    before = []
-    for role, mark in zip(roles, marks, strict=True):
-        text, found, rest = rest.partition(mark)
-        if not found or mark in rest:
-            raise InputError(
-                f"the chat template of {model.path.name} leaves a message of {role!r} out, or moves it; leave it out, "
-                "or give it another role"
-            )
-        before.append(text)
-    return Rendered(tuple(before), rest, bool(bos) and whole.startswith(bos))
+
+
+def _with_system(model: Model, template: str, roles: Sequence[str], tools: Sequence[dict[str, Any]] = ()) -> Rendered:
+    """Render messages; the user tells a first system message that the template does not take. Raises anything."""
+    try:
+        return _cut(model, template, roles, tools)
+    except Exception:  # a template is a program, and may raise anything
+        if roles[0] != "system":
+            raise
+        with suppress(Exception):
+            form = _folded(model, template, roles, tools)
+            _warn_of_folding(model)
+            return form
+        raise
+
+
+def _folded(model: Model, template: str, roles: Sequence[str], tools: Sequence[dict[str, Any]]) -> Rendered:
+    """Render messages with the first one at the beginning of the first turn of the user. Raises anything."""
+    others = roles[1:]
+    if others[:1] != ("user",):  # there is no such turn, so the message is one
+        return _cut(model, template, ("user", *others), tools)
+    form = _cut(model, template, others, tools)
+    first, *rest = form.before
+    return replace(form, before=(first, PARAGRAPH, *rest), order=(0, *(i + 1 for i in form.order)))
+
+
+def _cut(model: Model, template: str, roles: Sequence[str], tools: Sequence[dict[str, Any]]) -> Rendered:
+    """Render messages whose contents are marks, and cut the text at these. Raises anything."""
+    messages = [{"role": role, "content": MARK.format(i)} for i, role in enumerate(roles)]
+    bos, eos = (model.control_text(name) for name in ("bos", "eos"))
+    whole = render(template, messages, bos, eos, tools)
+    *pieces, after = _MARKS.split(whole)
+    order = tuple(map(int, pieces[1::2]))
+    for i, role in enumerate(roles):
+        if i not in order:
+            raise _Unusable(f"it leaves a message of {role!r} out")
+    others = [i for i in order if roles[i] != "system"]
+    for before, i in pairwise(others):
+        if before >= i:
+            raise _Unusable(f"it moves a message of {roles[i]!r}, or tells it twice")
+    return Rendered(tuple(pieces[::2]), order, after, bool(bos) and whole.startswith(bos))
+
+
+def _warn_of_folding(model: Model) -> None:
+    warnings.warn(
+        f"the chat template of {model.path.name} takes no system message, so it is read at the beginning of the user's "
+        "first turn",
+        stacklevel=2,
+    )
 
 
 def _no_template(model: Model) -> UnsupportedModelError:
@@ -141,8 +187,8 @@ def _no_template(model: Model) -> UnsupportedModelError:
 def opens_with(template: str) -> str:
     """Return the text that a template puts between a user's turn and the reply; "" if it cannot be rendered."""
     with suppress(Exception):  # an error of the template is raised when a chat begins
-        opening: str = render(template, [{"role": "user", "content": _FIRST}], "", "")
-        return opening.partition(_FIRST)[2]
+        mark = MARK.format(0)
+        return render(template, [{"role": "user", "content": mark}], "", "").partition(mark)[2]
     return ""
 
 
@@ -172,10 +218,11 @@ def render(
     further = {"tools": list(tools)} if tools else {}
     compiled = _compile(template)
     compiled.environment.begin(messages, further)  # type: ignore[attr-defined]
-    return compiled.render(messages=messages, add_generation_prompt=True, bos_token=bos, eos_token=eos, **further)
+    text: str = compiled.render(messages=messages, add_generation_prompt=True, bos_token=bos, eos_token=eos, **further)
+    return text
 
 
-@functools.lru_cache(maxsize=2)  # the model's template and the rehearsal's
+@functools.lru_cache(maxsize=3)  # the model's templates, with and without tools, and the rehearsal's
 def _compile(template: str) -> jinja2.Template:
     extensions: list[str | type[Extension]] = ["jinja2.ext.loopcontrols", _Generation]
     environment = Sandbox({"tojson": _as_json}, trim_blocks=True, lstrip_blocks=True, extensions=extensions)

@@ -19,14 +19,10 @@ from edgekv.store.log import TEMPLATE
 from edgekv.store.temp_array import WINDOW, TempArray
 
 PIECE_BYTES = 1 << 14
-CHUNK_CHARS = 1 << 12  # a chunk takes some 60 bytes a character while it is tokenized
 PARAGRAPH = "\n\n"  # separates the texts of a turn
 WITHIN = ""  # separates nothing: the content goes on with the last text of the turn
 
 _XML_ENCODING = re.compile(rb"""<\?xml[^>]{1,200}?encoding=["']([A-Za-z][\w.-]*)""")
-
-# A gap between two words: pre-tokenisers of every family cut here, so tokens do not reach across.
-_WORD_GAP = re.compile(r"(?<=[^\W\d_]) (?=[^\W\d_])")
 
 
 def read_text(path: str | os.PathLike[str]) -> Generator[str, None, None]:
@@ -84,12 +80,19 @@ def encoding_of(beginning: bytes, name: str) -> str:
     return UTF_8 if encoding == "utf-8" else encoding
 
 
+class Markup(str):
+    """A text within a content that the template writes, such as the signs around a call: it may hold control tokens."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part of a prompt: texts, or tokens."""
+    """A part of a prompt: texts, or tokens. special: names of control tokens in the texts are these tokens"""
 
     role: str
     sources: Sequence[str | os.PathLike[str]] = ()
+    special: bool = False
     ids: Iterable[int] | None = None
 
 
@@ -112,18 +115,24 @@ class _StoredTokens:
 class Prompt:
     """A prompt of parts, each a text or a text file, that can be tokenised again and again.
 
-    Template parts may hold control tokens; content is never read as control tokens, whatever it says.
+    Template parts and raw ones may hold control tokens; content never becomes a marker (`binding.markers`), whatever it
+    says.
     """
 
     def __init__(self, model: Model, *, begin: bool = False) -> None:
         """Make an empty prompt. `begin` starts with the model's first token, if it wants one."""
         self._model = model
         self._begin = begin
+        self._ends = False
         self._parts: list[_Part] = []
 
     def template(self, text: str) -> Prompt:
         """Add text that may hold control tokens."""
-        return self._add(_Part(TEMPLATE, (text,)))
+        return self._add(_Part(TEMPLATE, (text,), special=True))
+
+    def raw(self, *sources: str | os.PathLike[str]) -> Prompt:
+        """Add texts and text files of a caller who writes the whole prompt, control tokens too."""
+        return self._add(_Part("text", sources, special=True))
 
     def content(self, *sources: str | os.PathLike[str], role: str = "user") -> Prompt:
         """Add texts (str) and text files (Path) as one run of content of a role (`store.log.ROLES`)."""
@@ -133,14 +142,19 @@ class Prompt:
         """Add tokens."""
         return self._add(_Part(role, ids=tokens))
 
+    def end(self) -> Prompt:
+        """End with the model's last token, if it wants one. A reply follows."""
+        self._ends = True
+        return self
+
     def stored(self, array: TempArray) -> Prompt:
         """Return this prompt with its tokens in an empty array on the disk, so that they are made once.
 
         Raises InputError as `tokens` does, and SessionFileError if the disk is full.
         """
-        stored, reading = Prompt(self._model, begin=self._begin), threading.Lock()
+        stored, reading = self._emptied(), threading.Lock()
         for i, part in enumerate(self._parts):
-            start, tokens = len(array), iter(self._tokens_of(part, is_first=i == 0))
+            start, tokens = len(array), iter(self._tokens_of(i))
             while some := list(itertools.islice(tokens, WINDOW)):
                 array.make_room(len(some))
                 array.append(some)
@@ -149,10 +163,19 @@ class Prompt:
 
     def replaced(self, tokens: Mapping[int, Sequence[int]]) -> Prompt:
         """Return this prompt with other tokens for some of its parts, by their numbers from 0 on."""
-        prompt = Prompt(self._model, begin=self._begin)
+        prompt = self._emptied()
         for i, part in enumerate(self._parts):
             prompt._add(_Part(part.role, ids=tokens[i]) if i in tokens else part)
         return prompt
+
+    def _emptied(self) -> Prompt:
+        prompt = Prompt(self._model, begin=self._begin)
+        prompt._ends = self._ends
+        return prompt
+
+    def numbers(self, role: str) -> list[int]:
+        """Return the numbers of the parts of a role, from 0 on."""
+        return [i for i, part in enumerate(self._parts) if part.role == role]
 
     def _add(self, part: _Part) -> Prompt:
         self._parts.append(part)
@@ -163,26 +186,46 @@ class Prompt:
 
         mark: called before the first token of each part, with the number of tokens before it and its role
         """
-        n_before = 0
-        if self._begin:
+        n_before, previous = 0, -1
+        for role, tokens in self._runs():
             if mark is not None:
-                mark(0, TEMPLATE)
-            for token in self._model.tokenize("", begin=True):
+                mark(n_before, role)
+            for previous in tokens:
                 n_before += 1
-                yield token
-        for i, part in enumerate(self._parts):
+                yield previous
+        if self._ends and (previous,) != self._model.last:
             if mark is not None:
-                mark(n_before, part.role)
-            for token in self._tokens_of(part, is_first=i == 0):
-                n_before += 1
-                yield token
+                mark(n_before, TEMPLATE)
+            yield from self._model.last
 
-    def _tokens_of(self, part: _Part, *, is_first: bool) -> Iterable[int]:
+    def _runs(self) -> Iterator[tuple[str, Iterable[int]]]:
+        """Yield the role and the tokens of each part, after what the model wants before them."""
+        if self._begin:
+            yield TEMPLATE, self._model.first
+        for i, part in enumerate(self._parts):
+            yield part.role, self._tokens_of(i)
+
+    def _tokens_of(self, i: int) -> Iterable[int]:
+        part = self._parts[i]
         if part.ids is not None:
             return part.ids
-        if part.role == TEMPLATE:
-            return self._model.tokenize(str(part.sources[0]), special=True)
-        return tokenize_pieces(self._model, _pieces(part.sources), space_prefix=self._begin and is_first)
+        tokenizer = self._model.tokenizer
+        space_prefix = tokenizer.adds_space and self._is_first_text(i)
+        runs = itertools.groupby(part.sources, lambda source: part.special or isinstance(source, Markup))
+        tokens = itertools.chain.from_iterable(
+            tokenizer.tokens(_pieces(run), special=special, space_prefix=space_prefix and n == 0)
+            for n, (special, run) in enumerate(runs)
+        )
+        if i == 0 and self._begin and part.special:  # a raw prompt may begin with the model's first token by its name
+            return (token for n, token in enumerate(tokens) if n > 0 or (token,) != self._model.first)
+        return tokens
+
+    def _is_first_text(self, i: int) -> bool:
+        """Return True if part i is the first text of the prompt, or follows a token of the template that has a name."""
+        if i == 0:
+            return self._begin
+        before = self._parts[i - 1]
+        return before.special and self._model.ends_in_name(str(before.sources[-1]))
 
     def text(self) -> str:
         """Return the prompt's text, with the names of control tokens."""
@@ -208,29 +251,3 @@ def _pieces(sources: Iterable[str | os.PathLike[str]]) -> Iterator[str]:
             yield source
         else:
             yield from read_text(source)
-
-
-def tokenize_pieces(model: Model, pieces: Iterable[str], *, space_prefix: bool = False) -> Iterator[int]:
-    """Yield the tokens of a text that comes in pieces, as those of the whole text.
-
-    The text is cut between two words about every CHUNK_CHARS characters. A text without such a gap is cut all the same,
-    and the tokens around that cut may differ from those of the whole text.
-    """
-    for i, chunk in enumerate(_chunks(pieces)):
-        # A model that puts a space before a text gets the chunk without its leading space.
-        continues = i > 0 and chunk.startswith(" ") and model.adds_space_prefix
-        text = chunk[1:] if continues else chunk
-        yield from model.tokenize(text, space_prefix=continues or (space_prefix and i == 0))
-
-
-def _chunks(pieces: Iterable[str]) -> Iterator[str]:
-    buffer, start = "", 0
-    for piece in pieces:
-        buffer, start = buffer[start:] + piece, 0
-        while len(buffer) - start > 2 * CHUNK_CHARS:
-            gap = _WORD_GAP.search(buffer, start + CHUNK_CHARS, start + 2 * CHUNK_CHARS)
-            end = gap.start() if gap else start + CHUNK_CHARS
-            yield buffer[start:end]
-            start = end
-    if start < len(buffer):
-        yield buffer[start:]

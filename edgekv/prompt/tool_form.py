@@ -13,11 +13,12 @@ from edgekv.binding.model import Model
 from edgekv.errors import InputError
 
 from .template import render
-from .tools import CallFormat, Tool
+from .text import Markup
+from .tools import CallFormat, Tool, ToolCall
 from .turns import Parts
 
 _TOOL = Tool("EDGEKV_TOOL", "EDGEKV-DESCRIPTION", '{"type": "object", "properties": {}}')
-_BRACKET = re.compile(r"[<\[|\uff5c]")  # begins, or is in, the names of control tokens
+_BRACKET = re.compile(r"[<\[|\uff5c]")  # begins, or is in, the names of markers
 _ARGUMENTS = ("EDGEKV-KEY", "EDGEKV-VALUE")
 
 
@@ -31,9 +32,9 @@ class ToolForm:
 
 def tool_form(model: Model) -> ToolForm:
     """Return the form of a model's template: its own if that writes calls as JSON in text, otherwise edgekv's."""
-    template = model.header.chat_template
+    template = model.header.tools_template
     calls = None if template is None else _derived(template, model.control_text("bos"), model.control_text("eos"))
-    if calls is None or any(_holds_control(model, text) for text in (calls.before, calls.after, calls.between)):
+    if calls is None or not all(_is_shown(model, text) for text in (calls.before, calls.after, calls.between)):
         return ToolForm(False, CallFormat())
     return ToolForm(True, calls)
 
@@ -84,32 +85,44 @@ def _common(one: str, other: str) -> str:
     return one[:n]
 
 
-def _holds_control(model: Model, text: str) -> bool:
-    """Return True if a text holds control tokens when it is read as a template's."""
+def _is_shown(model: Model, text: str) -> bool:
+    """Return True if a reply of these tokens shows the text: control tokens show nothing."""
+    return all(model.piece(token) for token in model.tokenize(text, special=True))
+
+
+def _holds_marker(model: Model, text: str) -> bool:
+    """Return True if a text holds markers when it is read as a template's."""
     return model.tokenize(text, special=True) != model.tokenize(text)
 
 
+def written(model: Model, form: ToolForm, calls: Sequence[ToolCall]) -> str:
+    """Return calls as the model writes them: with markers if the template has them, and no argument names one."""
+    text = form.calls.written(calls)
+    is_own = form.is_native and not any(_holds_marker(model, call.arguments) for call in calls)
+    return Markup(text) if is_own and _holds_marker(model, text) else text
+
+
 def described(model: Model, tools: Sequence[Tool]) -> list[dict[str, Any]]:
-    """Return tools for a template to describe. It would read names of control tokens, so these get blanks.
+    """Return tools for a template to describe. It would read names of markers, so these get blanks.
 
     Raises InputError for a tool in which a key is such a name.
     """
     found = []
     for tool in tools:
         told = _spelt(model, tool.as_dict())
-        if _holds_control(model, json.dumps(told, ensure_ascii=False)):
+        if _holds_marker(model, json.dumps(told, ensure_ascii=False)):
             raise InputError(f"tools describes {tool.name!r} with the name of a control token; leave that out")
         found.append(told)
     return found
 
 
 def _spelt(model: Model, value: Any) -> Any:
-    """Return a value of JSON with a blank within each name of a control token in its texts. Keys stay as they are."""
+    """Return a value of JSON with a blank within each name of a marker in its texts. Keys stay as they are."""
     if isinstance(value, dict):
         return {key: _spelt(model, inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [_spelt(model, inner) for inner in value]
-    if isinstance(value, str) and _holds_control(model, value):
+    if isinstance(value, str) and _holds_marker(model, value):
         return _BRACKET.sub(r"\g<0> ", value)
     return value
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from edgekv.binding.model import Model
 from edgekv.errors import ConfigError, SessionError
+from edgekv.store.log import TEMPLATE
 
 from .template import ChatFormat, chat_format, rendered
 from .text import PARAGRAPH, WITHIN, Prompt
@@ -25,9 +26,9 @@ _END = re.compile("[?]+[\"'\u201d\u2019\u00bb)\\]]*(?=\\s)|[\uff1f\u061f]+")
 Kind = Literal[
     "chat",  # a turn in the model's chat template
     "read",  # the beginning of a turn, which the next one continues
-    "text",  # a text to continue
+    "text",  # a raw prompt: a text to continue, whose names of control tokens are these tokens
     "messages",  # a whole conversation; here and below the session may have read its beginning
-    "whole",  # a whole text as it stands
+    "whole",  # a whole raw prompt
     "tokens",  # a whole text as tokens
     "ahead",  # the beginning of a whole text as tokens, without a reply
     "infill",  # two texts with a gap between
@@ -100,7 +101,7 @@ class Turns:
 
     def turn(self, content: Content) -> Prompt:
         """Make the prompt of the next user turn, or of the rest of a turn that was begun."""
-        return self.beginning(content).template(self._format.after_user)
+        return self.beginning(content).template(self._format.after_user).end()
 
     def beginning(self, content: Content) -> Prompt:
         """Make the prompt of a turn without its end. Raises SessionError if the conversation is a plain text."""
@@ -113,17 +114,20 @@ class Turns:
         if self.state == "open":
             return prompt.content(*content) if content[0] == WITHIN else prompt.content(PARAGRAPH, *content)
         # A turn that was cancelled while it was read is closed first, with an empty reply.
-        return prompt.template((form.after_user if self.state == "user" else "") + form.between).content(*content)
+        prompt.template((form.after_user if self.state == "user" else "") + form.between)
+        if self.system is not None and form.after_system_again is not None:
+            prompt.content(self.system, role=TEMPLATE).template(form.after_system_again)
+        return prompt.content(*content)
 
     def text(self, content: Content) -> Prompt:
-        """Make the prompt of a text as it stands. Raises SessionError if the conversation is a chat."""
+        """Make the raw prompt of a text. Raises SessionError if the conversation is a chat."""
         if self.state not in ("new", "text") or self.system is not None:
             raise SessionError("this session is a chat; open another to continue a text")
-        return Prompt(self._model, begin=self.state == "new").content(*content, role="text")
+        return Prompt(self._model, begin=self.state == "new").raw(*content).end()
 
     def from_beginning(self, content: Content) -> Prompt:
-        """Make the prompt of a whole text as it stands, from its beginning."""
-        return Prompt(self._model, begin=True).content(*content, role="text")
+        """Make the raw prompt of a whole text, from its beginning."""
+        return Prompt(self._model, begin=True).raw(*content).end()
 
     def ids(self, tokens: Sequence[int]) -> Prompt:
         """Make the prompt of a whole text as tokens."""
@@ -146,9 +150,9 @@ class Turns:
         """
         form = rendered(self._model, roles, tools)
         prompt = Prompt(self._model, begin=not form.holds_bos)
-        for before, role, content in zip(form.before, roles, contents, strict=True):
-            prompt.template(before).content(*content, role=role)
-        return prompt if goes_on else prompt.template(form.after)
+        for before, i in zip(form.before, form.order, strict=True):
+            prompt.template(before).content(*contents[i], role=roles[i])
+        return (prompt if goes_on else prompt.template(form.after)).end()
 
     def probe(self, question: str | Sequence[str], n_tokens: int, answer: str = "") -> Probe:
         """Make the probe whose attention scores the cells: the question, as a turn of its own after the text.
@@ -161,7 +165,8 @@ class Turns:
         """
         form = self._format
         parts = parts_of(question[-TOKEN_CHARS * n_tokens :]) if isinstance(question, str) else _apart(question)
-        tokens: list[int] = list(Prompt(self._model).template(form.after_user + form.between).tokens())
+        opening = form.after_user + form.between + (form.after_system_again or "")
+        tokens: list[int] = list(Prompt(self._model).template(opening).tokens())
         ends = []
         for part in parts:
             tokens += Prompt(self._model).content(part).tokens()

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 import edgekv
-from edgekv.models.header import TEMPLATE_KEY, Header, header_digest
+from edgekv.models.header import TEMPLATE_KEY, TOOLS_TEMPLATE_KEY, Header, header_digest
 
 from .state import ServerState, state_of
 
@@ -70,7 +70,7 @@ async def show(request: Request) -> Response:
     state = state_of(request)
     header, plan = state.pool.runtime.header, state.pool.runtime.plan
     has_tools = state.pool.replier.chats and state.pool.runtime.options.grammars
-    about = {key: value for key, value in header.metadata.items() if key != TEMPLATE_KEY}
+    about = {key: value for key, value in header.metadata.items() if key not in (TEMPLATE_KEY, TOOLS_TEMPLATE_KEY)}
     return JSONResponse(
         {
             "license": str(about.get("general.license", "")),

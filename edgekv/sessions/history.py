@@ -199,9 +199,10 @@ class HistoryPrompt:
             self._alike = _alike(request, model)
             roles, written, tools = with_tools(request, model)
             self._prompt = turns.whole(roles, written, tools, goes_on=goes_on(request))
-            for i, (role, parts) in enumerate(zip(roles, written, strict=True)):
-                if role == "assistant" and (text := _text_of(parts)) is not None:
-                    self._said[2 * i + 1] = self._alike(text)  # before each message comes a part of the template
+            replies = [parts for role, parts in zip(roles, written, strict=True) if role == "assistant"]
+            for number, parts in zip(self._prompt.numbers("assistant"), replies, strict=True):
+                if (text := _text_of(parts)) is not None:
+                    self._said[number] = self._alike(text)
 
     def store(self, folder: str | None) -> HistoryPrompt:
         """Tokenise the history, into a file in a folder (None = that of TMPDIR); returns itself.
@@ -286,11 +287,11 @@ def with_tools(
     contents: tuple[Parts, ...] = tuple((content,) for content in request.content)
     if use is None and "tool" not in roles and not any(request.calls):
         return roles, contents, ()
-    from edgekv.prompt.tool_form import described, generic, tool_form
+    from edgekv.prompt.tool_form import described, generic, tool_form, written
 
     form = tool_form(model)
     contents = tuple(
-        (*content, form.calls.written(calls)) if calls else content
+        (*content, written(model, form, calls)) if calls else content
         for content, calls in zip(contents, request.calls, strict=True)
     )
     if not form.is_native:

@@ -104,7 +104,7 @@ class LocalEngine(Opened):
     def tokenize(self, text: str, begin: bool, special: bool) -> list[int]:
         """Return the tokens of a text.
 
-        begin: with the tokens that the model expects before a text
+        begin: with the tokens that the model expects before a text, and after it
         special: read names of control tokens as these tokens
         """
         return self.loaded.model.tokenize(text, begin=begin, special=special, space_prefix=begin)

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from vocabularies import write_vocabulary
 
 import edgekv
 from edgekv import ConfigError, UnsupportedModelError
@@ -20,7 +21,9 @@ TURNS = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assist
 def model(template):
     """As much of a model as templates are shown."""
     return SimpleNamespace(
-        header=SimpleNamespace(chat_template=template), path=Path("model.gguf"), control_text=lambda name: f"<{name}>"
+        header=SimpleNamespace(chat_template=template, tools_template=template),
+        path=Path("model.gguf"),
+        control_text=lambda name: f"<{name}>",
     )
 
 
@@ -139,7 +142,7 @@ def test_files_that_hold_no_template_are_refused(tiny_model, tmp_path):
             file.write_bytes(content)
         with pytest.raises(ConfigError, match=rf"chat_template='.*own\.jinja' {message}"):
             with_template(header, file)
-    unusable = {"{% for x %}": "expected token", "{{ 1 / 0 }}": "division", "none": "it leaves a message out"}
+    unusable = {"{% for x %}": "expected token", "{{ 1 / 0 }}": "division", "none": "it leaves a message of 'user' out"}
     for template, why in unusable.items():
         file.write_text(template)
         with pytest.raises(
@@ -173,3 +176,145 @@ def test_templates_that_know_nothing_of_reasoning_stay(tiny_model):
     assert len(texts) == 1
     header = read_header(path)
     assert with_template(header, None) is header
+
+
+LAST = (  # as Mistral's: the system message goes with the last turn of the user
+    "{% if messages[0].role == 'system' %}{% set system = messages[0].content %}{% set rest = messages[1:] %}"
+    "{% else %}{% set rest = messages %}{% endif %}{% for m in rest %}"
+    "{% if m.role == 'user' and loop.last and system %}[{{ system }}|{{ m.content }}]"
+    "{% elif m.role == 'user' %}[{{ m.content }}]{% else %}{{ m.content }}.{% endif %}{% endfor %}"
+)
+EACH = (
+    "{% set told = messages[0].content + '|' if messages[0].role == 'system' else '' %}{% for m in messages %}"
+    "{% if m.role == 'user' %}[{{ told + m.content }}]{% elif m.role == 'assistant' %}{{ m.content }}.{% endif %}"
+    "{% endfor %}"
+)
+BARE = (  # as Gemma's: there are no system messages, and turns alternate
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('alternate') }}"
+    "{% endif %}[{{ m.role }}|{{ m.content }}]{% endfor %}[model|"
+)
+SILENT = "{% for m in messages if m.role != 'system' %}[{{ m.role }}|{{ m.content }}]{% endfor %}[model|"
+TALK = [("system", "S"), ("user", "one"), ("assistant", "two"), ("user", "three")]
+
+
+def filled(template, talk):
+    form = rendered(model(template), tuple(role for role, _ in talk))
+    return "".join(text + talk[i][1] for text, i in zip(form.before, form.order, strict=True)) + form.after
+
+
+@pytest.mark.parametrize(
+    ("template", "whole"),
+    [
+        (LAST, "[one]two.[S|three]"),
+        (EACH, "[S|one]two.[S|three]"),
+        (TURNS, "<system>S<user>one<assistant>two<user>three<assistant>"),
+    ],
+)
+def test_a_template_may_move_the_system_message(template, whole):
+    assert filled(template, TALK) == whole
+
+
+@pytest.mark.parametrize(
+    ("talk", "whole"),
+    [
+        (TALK, "[user|S\n\none][assistant|two][user|three][model|"),
+        (TALK[:1], "[user|S][model|"),
+        ([TALK[0], *TALK[2:]], "[user|S][assistant|two][user|three][model|"),
+        (TALK[1:], "[user|one][assistant|two][user|three][model|"),
+    ],
+)
+@pytest.mark.parametrize("template", [BARE, SILENT])
+def test_a_template_without_system_messages_has_the_user_tell_it(template, talk, whole, recwarn):
+    assert filled(template, talk) == whole
+    assert [str(it.message) for it in recwarn] == (talk[0][0] == "system") * [
+        "the chat template of model.gguf takes no system message, so it is read at the beginning of the user's first "
+        "turn"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{{ messages[-1].content }}", "it leaves a message of 'system' out"),
+        (
+            "{% for m in messages if m.role != 'assistant' %}{{ m.content }}{% endfor %}",
+            "it leaves a message of 'assistant' out",
+        ),
+        (
+            "{% for m in messages | reverse %}{{ m.content }}{% endfor %}",
+            "it moves a message of 'assistant', or tells it twice",
+        ),
+        (
+            "{% for m in messages %}{{ m.content }}{{ m.content }}{% endfor %}",
+            "it moves a message of 'user', or tells it twice",
+        ),
+    ],
+)
+def test_what_is_left_out_or_moved_is_named(template, message):
+    with pytest.raises(edgekv.InputError, match=f"does not take messages of system, user, .*: {message}"):
+        rendered(model(template), [role for role, _ in TALK])
+
+
+@pytest.mark.parametrize("rest", ["true", "messages | length > 2"])
+def test_a_system_message_after_the_users_is_refused_in_chats(rest):
+    system = "{% for m in messages if m.role == 'system' %}{{ m.content }}{% endfor %}"
+    others = "{% for m in messages if m.role != 'system' %}{{ m.content }}{% endfor %}"
+    after = f"{{% if {rest} %}}{others}{system}{{% else %}}{system}{others}{{% endif %}}"
+    with pytest.raises(
+        UnsupportedModelError, match="with a system message: it has the system message after the user's"
+    ):
+        chat_format(model(after), with_system=True)
+
+
+@pytest.mark.parametrize(
+    ("template", "told"),
+    [(LAST, ["S"] * 4), (EACH, ["S"] * 4), (BARE, ["S"]), (TURNS, ["S"])],
+)
+@pytest.mark.filterwarnings("ignore:the chat template of")
+def test_no_mark_reaches_the_model(tiny_model, tmp_path, template, told):
+    file = tmp_path / "own.jinja"
+    file.write_text(template)
+    with (
+        edgekv.Runtime(tiny_model(n_layer=2, n_ctx_train=2048), chat_template=file, **SETTINGS) as runtime,
+        runtime.session(system="S", log=True) as session,
+    ):
+        for i in range(4):
+            list(session.chat(f"message {i}", max_tokens=1))
+        text = "".join(session.text())
+        assert "EDGEKV" not in text
+        assert text.count("S") == len(told)
+        assert [turn.role for turn in session.turns()] == ["system", *4 * ["user", "assistant"]]
+
+
+TOOL = {"type": "function", "function": {"name": "now", "description": "Tell the time."}}
+
+
+@pytest.mark.filterwarnings("ignore:the chat template of")
+def test_tools_are_told_by_the_user_if_a_template_has_no_system_messages(tiny_model, tmp_path):
+    file = tmp_path / "own.jinja"
+    file.write_text(BARE)
+    path = tiny_model(n_layer=2, n_ctx_train=2048)
+    settings = SETTINGS | {"budget": 512, "chat_template": file, "grammars": True}
+    with edgekv.Runtime(path, **settings) as runtime, runtime.session(log=True) as session:
+        list(session.continue_from([{"role": "user", "content": "Hi"}], tools=[TOOL], max_tokens=1))
+        text = "".join(session.text())
+    assert text.startswith("[user|You can call functions.")
+    assert '"name": "now"' in text
+    assert "\n\nHi][model|" in text
+
+
+def test_a_template_for_tools_is_used_with_tools_alone(tmp_path):
+    named = "{{ tools or [] | tojson }}" + TURNS
+    path = write_vocabulary(tmp_path / "model.gguf", templates={"": TURNS, "tool_use": named})
+    header = read_header(path)
+    assert (header.chat_template, header.tools_template) == (TURNS, named)
+    file = tmp_path / "own.jinja"
+    file.write_text(OWN)
+    assert with_template(header, file).tools_template == OWN
+    thinking = with_template(header, None, thinking=True)
+    assert thinking.chat_template.endswith("%}" + TURNS)
+    assert thinking.tools_template.endswith("%}" + named)
+    told = {"model": SimpleNamespace(header=header, path=path, control_text=lambda name: "")}
+    assert rendered(**told, roles=("user",)).before == ("<user>",)
+    assert "now" in rendered(**told, roles=("user",), tools=[TOOL]).before[0]
+    assert rendered(**told, roles=("user", "tool")).before[0] == "[]<user>"

@@ -433,7 +433,7 @@ def test_a_history_that_the_template_refuses(tiny_model, monkeypatch):
     user, assistant, system = ({"role": role, "content": f"{role} text"} for role in ("user", "assistant", "system"))
     with edgekv.Runtime(tiny_model(), **SETTINGS) as rt, rt.session(log=True) as session:
         for history, message in (
-            ([system, user], "does not take messages of system, user: no system"),
+            ([user, system, user], "does not take messages of user, system, user: no system"),
             ([user, assistant], "leaves a message of 'assistant' out"),
         ):
             with pytest.raises(edgekv.InputError, match=message):

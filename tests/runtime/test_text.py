@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from edgekv import InputError
+from edgekv.binding import tokenizer
 from edgekv.binding.model import Model
 from edgekv.options import Options
 from edgekv.prompt import text
@@ -29,24 +30,33 @@ def prose(n_words, seed=0):
     return " ".join(rng.choice(vocabulary) for _ in range(n_words))
 
 
-def test_pieces_give_the_tokens_of_the_whole(model, monkeypatch):
-    monkeypatch.setattr(text, "CHUNK_CHARS", 64)
+@pytest.mark.parametrize("space_prefix", [False, True])
+def test_pieces_give_the_tokens_of_the_whole(model, monkeypatch, space_prefix):
     whole = prose(800)
+    expected = model.tokenize(whole, space_prefix=space_prefix)  # short enough for one chunk
+    monkeypatch.setattr(tokenizer, "CHUNK_CHARS", 64)
     rng = random.Random(1)
     pieces, rest = [], whole
     while rest:
         n = rng.randint(1, 40)
         pieces.append(rest[:n])
         rest = rest[n:]
-    expected = model.tokenize(whole)
-    assert list(text.tokenize_pieces(model, pieces)) == expected
-    assert list(text.tokenize_pieces(model, pieces, space_prefix=True)) == model.tokenize(whole, space_prefix=True)
+    for cut in (pieces, [whole], [*whole]):
+        assert list(model.tokenizer.tokens(cut, space_prefix=space_prefix)) == expected
 
 
 def test_text_without_gaps_is_cut_all_the_same(model, monkeypatch):
-    monkeypatch.setattr(text, "CHUNK_CHARS", 64)
-    tokens = list(text.tokenize_pieces(model, ["x" * 1000]))
-    assert "".join(model.text(tokens)) == "x" * 1000
+    monkeypatch.setattr(tokenizer, "CHUNK_CHARS", 64)
+    assert "".join(model.text(model.tokenize("x" * 1000))) == "x" * 1000
+
+
+@pytest.mark.parametrize("n", range(8))
+def test_no_cut_is_within_the_name_of_a_control_token(model, monkeypatch, n):
+    whole = "x" * n + "<|im_start|>" * 40
+    expected = model.tokenize(whole, special=True)
+    assert expected.count(expected[-1]) == 40
+    monkeypatch.setattr(tokenizer, "CHUNK_CHARS", 16)
+    assert model.tokenize(whole, special=True) == expected
 
 
 def test_tokens_become_the_same_text_again(model):
@@ -69,6 +79,7 @@ def test_the_place_of_a_byte_that_is_in_no_text_is_counted_from_the_beginning(tm
 
 def test_a_prompt_that_the_vocabulary_cannot_spell_is_refused():
     """llama.cpp would abort the process when asked for logits of nothing."""
-    silent = SimpleNamespace(tokenize=lambda content, **options: [])
+    tokenizer = SimpleNamespace(adds_space=False, tokens=lambda pieces, **options: [])
+    silent = SimpleNamespace(tokenizer=tokenizer)
     with pytest.raises(InputError, match="nothing of the prompt is in the model's vocabulary"):
         text.Prompt(silent).template("<user>").content("Hello").count()

@@ -66,13 +66,14 @@ PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assist
 
 
 def model(template, control=()):
-    """As much of a model as tools are shown. control: names of control tokens"""
+    """As much of a model as tools are shown. control: names of control tokens, which are all the tokens that it has"""
 
     def tokenize(text, special=False):
-        return [text.count(name) for name in control if special and name in text]
+        return [i for i, name in enumerate(control) if special and name in text]
 
-    header = SimpleNamespace(chat_template=template)
-    return SimpleNamespace(header=header, path=Path("m.gguf"), control_text=lambda name: "", tokenize=tokenize)
+    header = SimpleNamespace(chat_template=template, tools_template=template)
+    own = {"control_text": lambda name: "", "tokenize": tokenize, "piece": lambda token: b""}
+    return SimpleNamespace(header=header, path=Path("m.gguf"), **own)
 
 
 @pytest.mark.parametrize(
