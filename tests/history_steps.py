@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgekv.binding.tokenizer import Tokenizer
+from edgekv.binding.text_tokenizer import Tokenizer
 from edgekv.prompt import turns
 from edgekv.sessions import history
 

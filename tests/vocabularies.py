@@ -8,7 +8,7 @@ from edgekv.testing.models.model_spec import ModelSpec
 from edgekv.testing.models.vocabulary import make_vocabulary
 from edgekv.testing.models.writer import write_model
 
-CONTROL, USER_DEFINED = 3, 4  # of `enum llama_token_type`
+CONTROL, USER_DEFINED = 3, 4  # numbers of `enum llama_token_type`
 SIZES = {"n_layer": 2, "n_embd": 64, "n_head": 1, "n_head_kv": 1, "n_ff": 64, "vocab_size": 640, "n_ctx_train": 2048}
 
 

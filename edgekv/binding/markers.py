@@ -1,4 +1,4 @@
-"""Which tokens of a vocabulary steer the model, so that content never becomes them."""
+"""Tokens of a vocabulary that steer the model. Content never becomes one."""
 
 from __future__ import annotations
 

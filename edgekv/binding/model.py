@@ -22,7 +22,7 @@ from edgekv.options import KV_TYPES, MOST_DEVICES, Options
 from . import library, structs
 from .callback import Callback
 from .markers import NAMED, Markers
-from .tokenizer import Tokenizer
+from .text_tokenizer import Tokenizer
 
 NO_TOKEN = -1  # llama.cpp's LLAMA_TOKEN_NULL
 NAME_CHARS = 256  # characters; more than the name of a token has

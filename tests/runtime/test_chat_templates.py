@@ -178,7 +178,7 @@ def test_templates_that_know_nothing_of_reasoning_stay(tiny_model):
     assert with_template(header, None) is header
 
 
-LAST = (  # as Mistral's: the system message goes with the last turn of the user
+LAST = (  # Mistral's have the system message in the last turn of the user
     "{% if messages[0].role == 'system' %}{% set system = messages[0].content %}{% set rest = messages[1:] %}"
     "{% else %}{% set rest = messages %}{% endif %}{% for m in rest %}"
     "{% if m.role == 'user' and loop.last and system %}[{{ system }}|{{ m.content }}]"
@@ -189,7 +189,7 @@ EACH = (
     "{% if m.role == 'user' %}[{{ told + m.content }}]{% elif m.role == 'assistant' %}{{ m.content }}.{% endif %}"
     "{% endfor %}"
 )
-BARE = (  # as Gemma's: there are no system messages, and turns alternate
+BARE = (  # Gemma's have no system messages, and turns alternate
     "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('alternate') }}"
     "{% endif %}[{{ m.role }}|{{ m.content }}]{% endfor %}[model|"
 )

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from edgekv import InputError
-from edgekv.binding import tokenizer
+from edgekv.binding import text_tokenizer
 from edgekv.binding.model import Model
 from edgekv.options import Options
 from edgekv.prompt import text
@@ -34,7 +34,7 @@ def prose(n_words, seed=0):
 def test_pieces_give_the_tokens_of_the_whole(model, monkeypatch, space_prefix):
     whole = prose(800)
     expected = model.tokenize(whole, space_prefix=space_prefix)  # short enough for one chunk
-    monkeypatch.setattr(tokenizer, "CHUNK_CHARS", 64)
+    monkeypatch.setattr(text_tokenizer, "CHUNK_CHARS", 64)
     rng = random.Random(1)
     pieces, rest = [], whole
     while rest:
@@ -46,7 +46,7 @@ def test_pieces_give_the_tokens_of_the_whole(model, monkeypatch, space_prefix):
 
 
 def test_text_without_gaps_is_cut_all_the_same(model, monkeypatch):
-    monkeypatch.setattr(tokenizer, "CHUNK_CHARS", 64)
+    monkeypatch.setattr(text_tokenizer, "CHUNK_CHARS", 64)
     assert "".join(model.text(model.tokenize("x" * 1000))) == "x" * 1000
 
 
@@ -55,7 +55,7 @@ def test_no_cut_is_within_the_name_of_a_control_token(model, monkeypatch, n):
     whole = "x" * n + "<|im_start|>" * 40
     expected = model.tokenize(whole, special=True)
     assert expected.count(expected[-1]) == 40
-    monkeypatch.setattr(tokenizer, "CHUNK_CHARS", 16)
+    monkeypatch.setattr(text_tokenizer, "CHUNK_CHARS", 16)
     assert model.tokenize(whole, special=True) == expected
 
 
