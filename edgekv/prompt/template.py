@@ -11,6 +11,7 @@ import functools
 import json
 import os
 import re
+import secrets
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
@@ -33,7 +34,7 @@ from .text import PARAGRAPH
 _LONGEST_DATE = 100  # characters of a date's format
 _DATE = re.compile(r"(?:[^%]|%[-_0^#]?[A-Za-z%])*")  # no widths, which could be of gigabytes
 
-MARK = "EDGEKV-MARK-{}-"  # stands for the content of a message, by its number
+MARK = f"EDGEKV-MARK-{secrets.token_hex(8)}-{{}}-"  # stands for the content of a message; no tool's text can hold it
 _MARKS = re.compile(MARK.format(r"(\d+)"))
 
 
@@ -130,19 +131,22 @@ def rendered(model: Model, roles: Sequence[str], tools: Sequence[dict[str, Any]]
 
 def _with_system(model: Model, template: str, roles: Sequence[str], tools: Sequence[dict[str, Any]] = ()) -> Rendered:
     """Render messages; the user tells a first system message that the template does not take. Raises anything."""
+    roles = tuple(roles)
     try:
         return _cut(model, template, roles, tools)
     except Exception:  # a template is a program, and may raise anything
         if roles[0] != "system":
             raise
-        with suppress(Exception):
-            form = _folded(model, template, roles, tools)
-            _warn_of_folding(model)
-            return form
-        raise
+        form = _folded(model, template, roles, tools)
+    warnings.warn(
+        f"the chat template of {model.path.name} takes no system message, so it is read at the beginning of the user's "
+        "first turn",
+        stacklevel=2,
+    )
+    return form
 
 
-def _folded(model: Model, template: str, roles: Sequence[str], tools: Sequence[dict[str, Any]]) -> Rendered:
+def _folded(model: Model, template: str, roles: tuple[str, ...], tools: Sequence[dict[str, Any]]) -> Rendered:
     """Render messages with the first one at the beginning of the first turn of the user. Raises anything."""
     others = roles[1:]
     if others[:1] != ("user",):  # there is no such turn, so the message is one
@@ -159,22 +163,13 @@ def _cut(model: Model, template: str, roles: Sequence[str], tools: Sequence[dict
     whole = render(template, messages, bos, eos, tools)
     *pieces, after = _MARKS.split(whole)
     order = tuple(map(int, pieces[1::2]))
-    for i, role in enumerate(roles):
-        if i not in order:
-            raise _Unusable(f"it leaves a message of {role!r} out")
+    if left_out := {*range(len(roles))} - {*order}:
+        raise _Unusable(f"it leaves a message of {roles[min(left_out)]!r} out")
     others = [i for i in order if roles[i] != "system"]
     for before, i in pairwise(others):
         if before >= i:
             raise _Unusable(f"it moves a message of {roles[i]!r}, or tells it twice")
     return Rendered(tuple(pieces[::2]), order, after, bool(bos) and whole.startswith(bos))
-
-
-def _warn_of_folding(model: Model) -> None:
-    warnings.warn(
-        f"the chat template of {model.path.name} takes no system message, so it is read at the beginning of the user's "
-        "first turn",
-        stacklevel=2,
-    )
 
 
 def _no_template(model: Model) -> UnsupportedModelError:

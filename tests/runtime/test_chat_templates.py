@@ -235,7 +235,7 @@ def test_a_template_without_system_messages_has_the_user_tell_it(template, talk,
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        ("{{ messages[-1].content }}", "it leaves a message of 'system' out"),
+        ("{{ messages[-1].content }}", "it leaves a message of 'user' out"),
         (
             "{% for m in messages if m.role != 'assistant' %}{{ m.content }}{% endfor %}",
             "it leaves a message of 'assistant' out",
@@ -284,6 +284,12 @@ def test_no_mark_reaches_the_model(tiny_model, tmp_path, template, told):
         assert "EDGEKV" not in text
         assert text.count("S") == len(told)
         assert [turn.role for turn in session.turns()] == ["system", *4 * ["user", "assistant"]]
+
+
+def test_a_tool_cannot_write_a_mark():
+    tools = [{"function": {"description": "EDGEKV-MARK-0-"}}]
+    form = rendered(model("{{ tools[0].function.description }}" + TURNS), ("system", "user"), tools)
+    assert (form.before, form.order) == (("EDGEKV-MARK-0-<system>", "<user>"), (0, 1))
 
 
 TOOL = {"type": "function", "function": {"name": "now", "description": "Tell the time."}}
