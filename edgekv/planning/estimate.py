@@ -223,10 +223,10 @@ class Estimator:
         )
 
     def _streamed(self, plan: Plan, options: Options) -> Plan:
-        """Return a plan with as many layers streamed as the options have."""
-        n_streamed = options.n_streamed(self.n_layers)
-        if not n_streamed:
+        """Return a plan without the weights that stay in the file: streamed layers, and tables that are looked up."""
+        if options.mmap or options.gpu_layers:
             return plan
+        n_streamed = options.n_streamed(self.n_layers)
         streaming = structs.Streaming()
         native = structs.Parts(weight_bytes=plan.parts.weights, repack_bytes=plan.parts.repacking)
         library.call(
@@ -237,7 +237,7 @@ class Estimator:
         chosen_bytes = streaming.expert_bytes * streaming.n_experts_used // max(1, streaming.n_experts)
         return replace(
             plan,
-            mmap=False,
+            mmap=plan.mmap and not native.slot_bytes,
             n_streamed=n_streamed,
             streamed_bytes=streaming.streamed_bytes + streaming.expert_bytes,
             token_bytes=streaming.streamed_bytes + chosen_bytes,

@@ -34,8 +34,10 @@ extern "C" {
 // ---- models and contexts: llama.cpp's own calls, with its reasons as text and its aborts as a status ----
 
 // Load a model as llama_model_load_from_file does; free it with llama_model_free. With use_extra_bufts its file stays open:
-// `critical` reads the output projection there, where llama.cpp keeps it in the processor's own order.
-//   EDGEKV_STATUS_MODEL_INVALID  llama.cpp refused the file; or, with use_extra_bufts, it was replaced while it was loaded
+// `critical` reads the output projection there, where llama.cpp keeps it in the processor's own order. With LLAMA_LOAD_MODE_NONE
+// tables of embeddings that are only looked up stay in the file (on Linux, in a model of one file without layers on devices): the
+// rows of a batch are read there. If they cannot be read, feeding fails with EDGEKV_STATUS_MODEL_INVALID and changes no cell.
+//   EDGEKV_STATUS_MODEL_INVALID  llama.cpp refused the file; or it stays open, and was replaced while it was loaded
 EDGEKV_API enum edgekv_status edgekv_model_load(
                           const char * path,
      const struct llama_model_params * params,
@@ -43,11 +45,10 @@ EDGEKV_API enum edgekv_status edgekv_model_load(
                                 char * err,
                               size_t   err_size);
 
-// Load a model of which some layers' matrices stay in the file. Whenever such a layer's turn comes they are read to one of two
-// slots of memory, by a thread that reads one layer ahead; the file stays open. Of tables of embeddings that are only looked up the
-// rows of a batch are read, and of experts those that it chooses (on Linux). What is computed is the same to the bit as with all
-// weights in memory and use_extra_bufts = false. The rest of the model is loaded without mapping. Where they cannot be read, feeding
-// fails with EDGEKV_STATUS_MODEL_INVALID and changes no cell.
+// Load a model of which some layers' matrices stay in the file, as well. Whenever such a layer's turn comes they are read to one of
+// two slots of memory, by a thread that reads one layer ahead. Of experts those are read that a batch chooses (on Linux). What is
+// computed is the same to the bit as with all weights in memory and use_extra_bufts = false. The rest of the model is loaded as with
+// LLAMA_LOAD_MODE_NONE.
 //   params     : with llama.cpp's default of n_gpu_layers, or 0: all layers are computed by the processor
 //   n_streamed : layers, spread evenly over the model; 0 = as edgekv_model_load
 //   EDGEKV_STATUS_INVALID_ARGUMENT  the model has fewer layers; or params put layers on devices or override types of buffers
@@ -505,7 +506,7 @@ struct edgekv_parts {
     uint64_t rounding_bytes;    // fills the first one up to whole steps of 2 MiB, and the two others to whole MiB
     uint64_t weight_bytes;      // from here on as in edgekv_memory
     uint64_t repack_bytes;
-    uint64_t slot_bytes;        // of streamed weights
+    uint64_t slot_bytes;        // what weights are read to that stay in the file
     uint64_t kv_bytes;
     uint64_t state_bytes;
     uint64_t compute_bytes;
@@ -527,7 +528,8 @@ EDGEKV_API enum edgekv_status edgekv_context_parts(
                                    char * err,
                                  size_t   err_size);
 
-// Take the matrices of streamed layers out of the weights of a plan, and add their slots.
+// Take out of the weights of a plan what stays in the file of a model that is not mapped: the matrices of streamed layers, and tables of
+// embeddings that are only looked up. Add the memory that they are read to.
 //   model    : with all weights, or loaded with no_alloc
 //   n_ubatch : tokens that are fed at once, whose embeddings are looked up
 //   parts    : as edgekv_context_parts left them
@@ -600,7 +602,7 @@ EDGEKV_API enum edgekv_status edgekv_plan_choose(
                                char * err,
                              size_t   err_size);
 
-// The setting with the largest budget of all that fit, in whatever type of cache and block: what a refused program may lower its
+// The setting with the largest budget of all that fit, of those that edgekv_plan_choose chooses from: what a refused program may lower its
 // budget to. A choice as for edgekv_plan_choose, with the budget open. Results and statuses as there.
 EDGEKV_API enum edgekv_status edgekv_plan_largest(
          const struct edgekv_choice * choice,

@@ -24,11 +24,11 @@ const edgekv_cache_params needs = [] {
 
 // A model of which layers are streamed, and a context.
 struct Streamed {
-    Streamed(const char * path, uint32_t n_streamed, int32_t n_threads = 1, bool repack = false) {
+    Streamed(const char * path, uint32_t n_streamed, int32_t n_threads = 1, bool repack = false, bool maps = false) {
         llama_model_params params = llama_model_default_params();
         params.n_gpu_layers       = 0;
         params.use_extra_bufts    = repack;
-        params.load_mode          = LLAMA_LOAD_MODE_NONE; // a mapping counts the file's padding
+        params.load_mode          = maps ? LLAMA_LOAD_MODE_MMAP : LLAMA_LOAD_MODE_NONE;
         char err[512]             = "";
         if (!CHECK(edgekv_model_load_streamed(path, &params, n_streamed, &model, err, sizeof(err)) == EDGEKV_STATUS_OK)) {
             std::fprintf(stderr, "%s: %s\n", path, err);
@@ -106,9 +106,10 @@ edgekv_streaming streaming_of(const llama_model * model) {
 }
 
 void test_same_outcome(const char * path) {
-    const Streamed resident(path, 0);
-    const Outcome  expected = run(*resident.context);
+    const Streamed mapped(path, 0, 1, false, true), resident(path, 0);
+    const Outcome  expected = run(*mapped.context);
     const uint32_t n_layers = resident.model->hparams.n_layer_all;
+    CHECK(run(*resident.context) == expected);
     CHECK(streaming_of(resident.model).n_layers == 0);
     for (uint32_t n_streamed = 1; n_streamed <= n_layers; ++n_streamed) {
         for (const int32_t n_threads : { 1, 3 }) {
@@ -125,16 +126,25 @@ void test_same_outcome(const char * path) {
 // What a plan takes out of the weights is what a loaded model does without.
 void test_parts(const char * path) {
     for (const bool repack : { false, true }) {
-        const Streamed all(path, 0, 1, repack);
-        const uint32_t n_layers = all.model->hparams.n_layer_all;
-        edgekv_memory  before;
-        CHECK(edgekv_context_memory(all.context->ctx, &before, nullptr, 0) == EDGEKV_STATUS_OK);
-        for (uint32_t n_streamed = 1; n_streamed <= n_layers; ++n_streamed) {
+        llama_model_params params = llama_model_default_params();
+        params.n_gpu_layers       = 0;
+        params.use_extra_bufts    = repack;
+        params.no_alloc           = true;
+        params.load_mode          = LLAMA_LOAD_MODE_NONE; // a mapping counts the file's padding
+        std::unique_ptr<llama_model, decltype(&llama_model_free)> all(nullptr, llama_model_free);
+        llama_model * loaded = nullptr;
+        CHECK(edgekv_model_load(path, &params, &loaded, nullptr, 0) == EDGEKV_STATUS_OK);
+        all.reset(loaded);
+        const Streamed::Held context(all.get(), 1);
+        const uint32_t       n_layers = all->hparams.n_layer_all;
+        edgekv_memory        before;
+        CHECK(edgekv_context_memory(context.ctx, &before, nullptr, 0) == EDGEKV_STATUS_OK);
+        for (uint32_t n_streamed = 0; n_streamed <= n_layers; ++n_streamed) {
             edgekv_parts parts = {};
             parts.weight_bytes = before.weight_bytes;
             parts.repack_bytes = before.repack_bytes;
             edgekv_streaming planned;
-            CHECK(edgekv_parts_stream(all.model, n_streamed, n_ubatch, &parts, &planned, nullptr, 0) == EDGEKV_STATUS_OK);
+            CHECK(edgekv_parts_stream(all.get(), n_streamed, n_ubatch, &parts, &planned, nullptr, 0) == EDGEKV_STATUS_OK);
             const Streamed streamed(path, n_streamed, 1, repack);
             edgekv_memory  memory;
             CHECK(edgekv_context_memory(streamed.context->ctx, &memory, nullptr, 0) == EDGEKV_STATUS_OK);
@@ -145,7 +155,7 @@ void test_parts(const char * path) {
         }
         edgekv_parts     parts = {};
         edgekv_streaming planned;
-        CHECK(edgekv_parts_stream(all.model, n_layers + 1, n_ubatch, &parts, &planned, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+        CHECK(edgekv_parts_stream(all.get(), n_layers + 1, n_ubatch, &parts, &planned, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
     }
 }
 
@@ -219,6 +229,9 @@ void test_names() {
     CHECK(StreamedLayers({ 4, 0, true }).layer_of("blk.1.ffn_up.weight", 8) == -1);
     CHECK(!StreamedLayers({ 4, 2, false }).is_table("token_embd.weight")); // which is the output matrix, too
     CHECK(!layers.is_table("output.weight"));
+    for (const uint32_t n_streamed : { 0, 2 }) { // whether layers are streamed or not
+        CHECK(StreamedLayers({ 4, n_streamed, true }).is_table("token_embd.weight") == LookedUpWeights::works);
+    }
 }
 
 // Of experts no more stay than there is room for, and those that were chosen last.

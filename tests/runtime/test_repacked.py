@@ -39,12 +39,12 @@ def cells(cache):
     return [cache.positions(*head) for head in heads] + rows
 
 
-def test_repacking_is_the_default_and_takes_the_bytes_of_mapped_weights(model):
-    default, mapped = (edgekv.plan(model, memory="1GiB", repack=repack, **OPTIONS) for repack in (None, False))
-    assert (default.repack, default.mmap, mapped.repack, mapped.mmap) == (True, False, False, True)
-    weights = [plan.parts.weights + plan.parts.repacking for plan in (default, mapped)]
+def test_repacking_is_the_default_and_takes_the_bytes_of_other_weights(model):
+    default, plain = (edgekv.plan(model, memory="1GiB", repack=repack, **OPTIONS) for repack in (None, False))
+    assert (default.repack, default.mmap, plain.repack) == (True, False, False)
+    weights = [plan.parts.weights + plan.parts.repacking for plan in (default, plain)]
     assert weights[0] == weights[1]
-    rows = default.parts.bookkeeping - mapped.parts.bookkeeping  # 12 of W_O, on their way from the file
+    rows = default.parts.bookkeeping - plain.parts.bookkeeping  # 12 of W_O, on their way from the file
     assert rows == 12 * SHAPE["n_head"] * SHAPE["head_dim"] * 18 // 32
 
 
@@ -107,11 +107,11 @@ def test_a_file_that_was_changed_is_a_typed_error_and_cells_stay(own_model, spoi
         assert block_loop.read(TOKENS[:200], lambda n: True, probe, want_logits=False)
         cache.feed(TOKENS[200:220])
         before = cells(cache)
-        spoil(own_model)
         policy = runtime.options.parsed_focus if focus else runtime.options.parsed_policy
         if focus:
             cache.probe(probe)
-        with pytest.raises(edgekv.errors.InvalidModelError, match=r"was changed after it was loaded.*repack=False"):
+        spoil(own_model)
+        with pytest.raises(edgekv.errors.InvalidModelError, match=r"was changed after it was loaded.*mmap=True"):
             cache.compact(policy, 100, probed=focus)
         assert all(map(np.array_equal, cells(cache), before))
         assert cache.compact(parse_policy("keydiff"), 100).n_evicted > 0  # keydiff reads no W_O: the cache is sound

@@ -46,24 +46,37 @@ void add_slots(const llama_context & ctx, uint32_t n_slots) {
     }
 }
 
-// Nothing where no layer is streamed.
-std::shared_ptr<StreamedWeights> streamed_weights(const std::shared_ptr<const WeightsFile> & file, const llama_model_params & params,
-                                                  uint32_t n_streamed) {
-    if (n_streamed == 0) {
-        return nullptr;
-    }
+// Whether tables of embeddings are looked up in the file: where it is not mapped, and llama.cpp need not place weights elsewhere.
+bool looks_up_tables(const llama_model_params & params) {
+    return params.load_mode == LLAMA_LOAD_MODE_NONE && !params.no_alloc && params.tensor_buft_overrides == nullptr &&
+           params.n_gpu_layers == 0;
+}
+
+// Throws Error if so many layers cannot be streamed.
+void require_streamable(const WeightsFile & file, const llama_model_params & params, uint32_t n_streamed) {
     if (params.tensor_buft_overrides != nullptr || params.n_gpu_layers > 0) {
         fail(EDGEKV_STATUS_INVALID_ARGUMENT, "n_streamed = %u needs params without tensor_buft_overrides and with n_gpu_layers = 0, or "
              "llama.cpp's default", n_streamed);
     }
-    if (file->n_files() > 1) {
+    if (file.n_files() > 1) {
         fail(EDGEKV_STATUS_UNSUPPORTED, "the model is split into %u files, and its weights cannot be streamed; join them to one",
-             file->n_files());
+             file.n_files());
     }
-    if (n_streamed > file->n_layers()) {
-        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "n_streamed = %u, but the model has %u layers; lower it", n_streamed, file->n_layers());
+    if (n_streamed > file.n_layers()) {
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "n_streamed = %u, but the model has %u layers; lower it", n_streamed, file.n_layers());
     }
-    return std::make_shared<StreamedWeights>(file, StreamedLayers{ file->n_layers(), n_streamed, file->has_output() });
+}
+
+// NULL if all weights stay in memory.
+std::shared_ptr<StreamedWeights> streamed_weights(const std::shared_ptr<const WeightsFile> & file, const llama_model_params & params,
+                                                  uint32_t n_streamed) {
+    if (n_streamed > 0) {
+        require_streamable(*file, params, n_streamed);
+    } else if (!looks_up_tables(params) || file->n_files() > 1) {
+        return nullptr;
+    }
+    const StreamedLayers layers = { file->n_layers(), n_streamed, file->has_output() };
+    return layers.pattern(*file).empty() ? nullptr : std::make_shared<StreamedWeights>(file, layers);
 }
 
 } // namespace
@@ -80,7 +93,8 @@ enum edgekv_status edgekv_model_load_streamed(const char * path, const struct ll
         const Reasons reasons;
         try {
             // what it takes to read the header is free again when the weights come
-            const bool is_read_again = (params->use_extra_bufts && !params->no_alloc) || n_streamed > 0;
+            const bool repacks       = params->use_extra_bufts && !params->no_alloc;
+            const bool is_read_again = repacks || n_streamed > 0 || looks_up_tables(*params);
             const auto file          = is_read_again ? WeightsFile::open(path, n_streamed > 0) : nullptr;
 
             if (is_read_again && !file) {

@@ -51,7 +51,7 @@ int32_t StreamedLayers::layer_of(const std::string & weight, int64_t n_rows) con
 
 bool StreamedLayers::is_table(const std::string & weight) const {
     const bool is_looked_up = (has_output && weight == "token_embd.weight") || weight == "per_layer_token_embd.weight";
-    return LookedUpWeights::works && n_streamed > 0 && is_looked_up;
+    return LookedUpWeights::works && is_looked_up;
 }
 
 // llama.cpp compiles it for every weight, so it is short: layers and names apart.
@@ -65,7 +65,11 @@ std::string StreamedLayers::pattern(const WeightsFile & file) const {
             tables.insert(weight);
         }
     });
-    return "^(blk\\." + any_of(numbers) + "\\." + any_of(names) + (tables.empty() ? "" : "|" + any_of(tables)) + ")$";
+    std::string all = tables.empty() ? "" : any_of(tables);
+    if (!numbers.empty()) {
+        all += (all.empty() ? "" : "|") + ("blk\\." + any_of(numbers) + "\\." + any_of(names));
+    }
+    return all.empty() ? "" : "^(" + all + ")$";
 }
 
 bool is_experts(const ggml_tensor & weight) {

@@ -23,10 +23,10 @@ struct StreamedLayers {
     // The layer whose weight this is, if it is streamed: its matrices are, its norms and vectors stay. -1 = it stays.
     int32_t layer_of(const std::string & weight, int64_t n_rows) const;
 
-    // Whether the weight is a table of which rows are read when they are looked up. None is where none is streamed.
+    // Whether the weight is a table of which rows are read when they are looked up, however many layers are streamed.
     bool is_table(const std::string & weight) const;
 
-    // Names of the weights of a file that are streamed, and of tables, as a regular expression.
+    // Names of the weights of a file that are streamed, and of tables, as a regular expression; "" = there are none.
     std::string pattern(const WeightsFile & file) const;
 };
 

@@ -92,6 +92,9 @@ void StreamedWeights::begin(const std::vector<std::pair<std::string, ggml_tensor
         layer_of_[weight] = by_layer[layer];
         places.emplace_back(weight, place);
     }
+    if (streamed_.empty() && layers_.n_streamed == 0) {
+        return; // tables alone, which have no slots
+    }
     if (streamed_.empty()) {
         throw Error(EDGEKV_STATUS_UNSUPPORTED, "the model has no layers whose weights could be streamed; load it with n_streamed = 0");
     }

@@ -64,7 +64,7 @@ bool WeightsFile::read_header(bool all) {
     for (ggml_tensor * tensor = ggml_get_first_tensor(held); tensor; tensor = ggml_get_next_tensor(held, tensor)) {
         const char * name = ggml_get_name(tensor);
         has_output_ = has_output_ || std::strcmp(name, "output.weight") == 0;
-        if (all || std::strstr(name, "attn_output.weight") != nullptr) {
+        if (all || std::strstr(name, "attn_output.weight") != nullptr || std::strstr(name, "token_embd.weight") != nullptr) {
             const uint64_t begin  = gguf_get_data_offset(header.get());
             const uint64_t offset = gguf_get_tensor_offset(header.get(), gguf_find_tensor(header.get(), name));
             places_[name]         = { begin + offset, tensor->type, tensor->ne[0], ggml_nbytes(tensor) };
@@ -79,7 +79,7 @@ uint64_t WeightsFile::find(const ggml_tensor & weight) const {
                       found->second.n_bytes == ggml_nbytes(&weight);
     if (!fits) {
         fail(EDGEKV_STATUS_MODEL_INVALID, "the model's file has no '%s' as it was loaded, where it would be read again; load the model "
-             "anew, or with all weights in memory and repack=False: '%s'", ggml_get_name(&weight), path_.c_str());
+             "anew, or map it (mmap=True): '%s'", ggml_get_name(&weight), path_.c_str());
     }
     return found->second.offset;
 }
@@ -99,8 +99,7 @@ int WeightsFile::try_read(uint64_t offset, void * dst, size_t n) const {
 
 std::string WeightsFile::failure(int result) const {
     const std::string reason = result < 0 ? "it was changed after it was loaded" : std::strerror(result);
-    return "cannot be read in the model's file: " + reason + "; load the model anew, or with all weights in memory and repack=False: '" +
-           path_ + "'";
+    return "cannot be read in the model's file: " + reason + "; load the model anew, or map it (mmap=True): '" + path_ + "'";
 }
 
 void WeightsFile::read(uint64_t offset, void * dst, size_t n) const {

@@ -21,7 +21,7 @@ bool is_repacked(ggml_backend_buffer_type_t type);
 class WeightsFile {
   public:
     // NULL where it is no GGUF file; ggml's log says why. Throws Error(EDGEKV_STATUS_MODEL_INVALID) where it does not open.
-    //   all : note the places of all weights, and not of output projections (W_O) alone
+    //   all : note the places of all weights, and not of output projections (W_O) and tables of embeddings alone
     static std::shared_ptr<const WeightsFile> open(const char * path, bool all = false);
 
     uint32_t n_layers() const { return n_layers_; }

@@ -30,25 +30,8 @@ void require_heads(const llama_model & model, int32_t kv_type) {
     }
 }
 
-} // namespace
-
-void require_type(int32_t kv_type) {
-    if (kv_type != GGML_TYPE_F16 && kv_type != GGML_TYPE_Q8_0 && kv_type != GGML_TYPE_Q4_0) {
-        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "kv_type = %d is unknown; give GGML_TYPE_F16, GGML_TYPE_Q8_0 or GGML_TYPE_Q4_0", kv_type);
-    }
-}
-
-Model load_model(const char * path, bool repack, bool no_alloc, uint32_t n_streamed) {
+Model load(const char * path, const llama_model_params & params, uint32_t n_streamed) {
     llama_backend_init();
-    llama_model_params params = llama_model_default_params();
-
-    params.n_gpu_layers    = 0;
-    params.use_extra_bufts = repack;
-    params.no_alloc        = no_alloc;
-    params.load_mode       = repack || no_alloc ? LLAMA_LOAD_MODE_NONE : LLAMA_LOAD_MODE_MMAP;
-    if ((repack || n_streamed > 0) && !no_alloc) {
-        params.progress_callback = give_back;
-    }
     llama_model * model = nullptr;
     try {
         checked(edgekv_model_load_streamed, path, &params, n_streamed, &model);
@@ -59,6 +42,39 @@ Model load_model(const char * path, bool repack, bool no_alloc, uint32_t n_strea
         throw Error(error.status, std::string(path) + " is refused: " + error.what() + "; give the path of a whole GGUF file");
     }
     return Model(model, llama_model_free);
+}
+
+llama_model_params unmapped_params(bool repack) {
+    llama_model_params params = llama_model_default_params();
+    params.n_gpu_layers       = 0;
+    params.use_extra_bufts    = repack;
+    params.load_mode          = LLAMA_LOAD_MODE_NONE;
+    return params;
+}
+
+} // namespace
+
+void require_type(int32_t kv_type) {
+    if (kv_type != GGML_TYPE_F16 && kv_type != GGML_TYPE_Q8_0 && kv_type != GGML_TYPE_Q4_0) {
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "kv_type = %d is unknown; give GGML_TYPE_F16, GGML_TYPE_Q8_0 or GGML_TYPE_Q4_0", kv_type);
+    }
+}
+
+// Weights are mapped if all of them lie in memory as in the file.
+Model load_model(const char * path, const edgekv_plan & plan) {
+    llama_model_params params = unmapped_params(plan.setting.repack != 0);
+    if (plan.setting.repack == 0 && plan.parts.slot_bytes == 0) {
+        params.load_mode = LLAMA_LOAD_MODE_MMAP;
+    } else {
+        params.progress_callback = give_back;
+    }
+    return load(path, params, plan.setting.n_streamed);
+}
+
+Model load_without_weights(const char * path, bool repack) {
+    llama_model_params params = unmapped_params(repack);
+    params.no_alloc           = true;
+    return load(path, params, 0);
 }
 
 Context new_context(const Model & model, const edgekv_plan & plan) {
@@ -111,7 +127,7 @@ enum edgekv_status edgekv_plan_open(const char * path, const struct edgekv_plan 
     return guard(err, err_size, [&] {
         require(path && plan && model && ctx && cache, "path, plan, model, ctx or cache is NULL");
         return_freed_memory();
-        Model loaded = load_model(path, plan->setting.repack != 0, false, plan->setting.n_streamed);
+        Model loaded = load_model(path, *plan);
         return_freed_memory(); // what loading took beside the model
         Context opened = new_context(loaded, *plan);
         checked(edgekv_cache_open, opened.get(), &plan->cache, cache);

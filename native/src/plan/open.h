@@ -15,10 +15,13 @@ using Context = std::unique_ptr<llama_context, decltype(&llama_free)>;
 // Throw Error(EDGEKV_STATUS_INVALID_ARGUMENT) for types that no cache has.
 void require_type(int32_t kv_type);
 
-// With no_alloc only its metadata and vocabulary; n_streamed: layers. Throws Error.
-Model load_model(const char * path, bool repack, bool no_alloc, uint32_t n_streamed = 0);
+// The model of a plan. Throws Error.
+Model load_model(const char * path, const edgekv_plan & plan);
 
-// Throws Error(EDGEKV_STATUS_INVALID_ARGUMENT) where the model cannot have the plan's type of cache.
+// Its metadata and vocabulary alone. Throws Error.
+Model load_without_weights(const char * path, bool repack);
+
+// Throws Error(EDGEKV_STATUS_INVALID_ARGUMENT) if the model cannot have the plan's type of cache.
 Context new_context(const Model & model, const edgekv_plan & plan);
 
 // Call an entry point of this library; throws Error with its status and message.

@@ -156,7 +156,7 @@ class Estimates {
     const Model & model(bool repack) {
         auto & found = models_[repack];
         if (!found) {
-            found.emplace(load_model(path_.c_str(), repack, true));
+            found.emplace(load_without_weights(path_.c_str(), repack));
         }
         return *found;
     }

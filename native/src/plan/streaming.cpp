@@ -15,6 +15,12 @@ edgekv_streaming streaming_of(const llama_model & model, const StreamedLayers & 
              stats.n_slot_bytes, stats.n_read,      stats.read_ns,          stats.wait_ns };
 }
 
+// Such a model has all weights in memory.
+bool is_split(const llama_model & model) {
+    const auto n_files = model.gguf_kv.find("split.count");
+    return n_files != model.gguf_kv.end() && n_files->second != "1";
+}
+
 } // namespace
 
 enum edgekv_status edgekv_model_streaming(const struct llama_model * model, struct edgekv_streaming * streaming, char * err,
@@ -22,7 +28,8 @@ enum edgekv_status edgekv_model_streaming(const struct llama_model * model, stru
     return guard(err, err_size, [&] {
         require(model && streaming, "model or streaming is NULL");
         *streaming = {};
-        if (const auto & streamed = model->streamed_weights) {
+        const auto & streamed = model->streamed_weights;
+        if (streamed && streamed->layers().n_streamed > 0) {
             *streaming = streaming_of(*model, streamed->layers(), streamed->stats());
         }
     });
@@ -39,15 +46,11 @@ enum edgekv_status edgekv_parts_stream(const struct llama_model * model, uint32_
         if (n_streamed > layers.n_layers) {
             fail(EDGEKV_STATUS_INVALID_ARGUMENT, "n_streamed = %u, but the model has %u layers; lower it", n_streamed, layers.n_layers);
         }
-        *streaming = {};
-        if (n_streamed == 0) {
-            return;
-        }
         StreamedSizes sizes(layers.n_layers);
         uint64_t      of_tables = 0;
         for (const auto & [name, weight] : weights) {
             const int32_t layer    = layers.layer_of(name, ggml_nrows(weight));
-            const bool    is_table = layers.is_table(name);
+            const bool    is_table = layers.is_table(name) && !is_split(*model);
             if (layer >= 0) {
                 sizes.add(static_cast<uint32_t>(layer), *weight);
             }
@@ -55,11 +58,14 @@ enum edgekv_status edgekv_parts_stream(const struct llama_model * model, uint32_
             if (layer >= 0 || is_table) {
                 const ggml_backend_buffer_type_t type = ggml_backend_buffer_get_type(weight->buffer);
                 uint64_t & held = is_repacked(type) ? parts->repack_bytes : parts->weight_bytes;
-                held -= GGML_PAD(ggml_backend_buft_get_alloc_size(type, weight), ggml_backend_buft_get_alignment(type));
+                held -= is_streamed(type) ? 0 : GGML_PAD(ggml_backend_buft_get_alloc_size(type, weight), ggml_backend_buft_get_alignment(type));
             }
         }
         const uint64_t slot_bytes = sizes.slots() + sizes.room_for_experts();
-        parts->slot_bytes         = slot_bytes + of_tables + thread_bytes;
-        *streaming                = streaming_of(*model, layers, { sizes.n_bytes(), sizes.n_expert_bytes(), slot_bytes, 0, 0, 0 });
+        parts->slot_bytes         = slot_bytes + of_tables + (n_streamed > 0 ? thread_bytes : 0);
+        *streaming                = {};
+        if (n_streamed > 0) {
+            *streaming = streaming_of(*model, layers, { sizes.n_bytes(), sizes.n_expert_bytes(), slot_bytes, 0, 0, 0 });
+        }
     });
 }
