@@ -124,11 +124,10 @@ def choose(estimates: Estimator, request: Request) -> Plan | None:
     Raises ConfigError if the model cannot have what the user named; other settings that it cannot have do not fit.
     """
     repack = -1 if request.repacks else int(request.options.repack)
-    plan = _chosen(estimates, request, repack, _spare_bytes)
+    plan = _chosen(estimates, request, repack, spare_bytes)
     if plan is not None and plan.repack and not plan.parts.repacking and not request.options.repack:
-        return replace(
-            plan, repack=False, mmap=request.options.maps_weights and not plan.n_streamed
-        )  # nothing to repack; the same bytes
+        maps = request.options.maps_weights and not plan.parts.slots
+        return replace(plan, repack=False, mmap=maps)  # nothing to repack; the same bytes
     return plan
 
 
@@ -138,7 +137,7 @@ def largest(estimates: Estimator, request: Request) -> Plan | None:
     Raises ConfigError if the model cannot have what the user named.
     """
     repack = -1 if request.repacks else int(request.options.repack)
-    return _chosen(estimates, request, repack, _spare_bytes, largest=True)
+    return _chosen(estimates, request, repack, spare_bytes, largest=True)
 
 
 def smallest_plans(estimates: Estimator, request: Request) -> list[Plan]:
@@ -225,7 +224,8 @@ def choose_setting(
     return chosen
 
 
-def _spare_bytes(plan: Plan, options: Options) -> int:
+def spare_bytes(plan: Plan, options: Options) -> int:
+    """Return the bytes that a plan leaves under the tightest limit, named swap space among them; negative = over it."""
     of_swap = swap_spare_bytes(plan, options)
     return plan.spare_bytes if of_swap is None else min(plan.spare_bytes, of_swap)
 

@@ -6,6 +6,7 @@ import contextlib
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import edgekv
@@ -25,10 +26,8 @@ TO_REPACK = 60_000  # bytes of FIXED
 LAYER_BYTES = 8_000  # likewise
 
 # native/src/plan/settings.cpp
-ENOUGH_CELLS = 512
-FEW_CELLS = 128
-LONGER_BLOCKS = (512, 256)
-CELLS_PER_SPARE = 4
+ENOUGH_CELLS = 2048
+LONG_BLOCK = 512
 
 
 class Estimates:
@@ -92,26 +91,63 @@ def chosen(memory, estimates=None, **named):
 @pytest.mark.parametrize(
     ("memory", "expected"),
     [
-        (bytes_for(1000), ("f16", 128, 1000)),
-        (bytes_for(ENOUGH_CELLS), ("f16", 128, ENOUGH_CELLS)),
-        (bytes_for(ENOUGH_CELLS) - 1, ("q8_0", 128, 1077)),
-        (bytes_for(ENOUGH_CELLS, "q8_0"), ("q8_0", 128, ENOUGH_CELLS)),
-        (bytes_for(ENOUGH_CELLS, "q8_0", 64), ("q8_0", 64, ENOUGH_CELLS)),
-        (bytes_for(200, "q8_0", 32), ("q8_0", 32, 200)),  # none has enough: the most cells
-        (bytes_for(37, "q8_0", 32), ("q8_0", 32, 37)),
-        (bytes_for(37, "q8_0", 32) - 1, ("q4_0", 32, 98)),  # nothing else holds the protected cells and one more
-        (bytes_for(37, "q4_0", 32), ("q4_0", 32, 37)),
-        (bytes_for(37, "q4_0", 32) - 1, None),
+        (bytes_for(3000, "q8_0", LONG_BLOCK), ("q8_0", LONG_BLOCK, 3000)),
+        (bytes_for(ENOUGH_CELLS, "q8_0", LONG_BLOCK), ("q8_0", LONG_BLOCK, ENOUGH_CELLS)),
+        (bytes_for(ENOUGH_CELLS, "q8_0", LONG_BLOCK) - 1, ("q8_0", 128, ENOUGH_CELLS)),
+        (bytes_for(ENOUGH_CELLS, "q8_0") - 1, ("q8_0", 64, ENOUGH_CELLS)),
+        (bytes_for(ENOUGH_CELLS, "q8_0", 64) - 1, ("q8_0", 32, ENOUGH_CELLS)),
+        (bytes_for(ENOUGH_CELLS, "q8_0", 32) - 1, ("q8_0", 32, ENOUGH_CELLS - 1)),  # none has enough: the most cells
+        (bytes_for(37, "q8_0", 32), ("q8_0", 32, 37)),  # the protected cells and one more
+        (bytes_for(37, "q8_0", 32) - 1, None),  # q4_0 has to be named
     ],
 )
-def test_fewer_bytes_a_cell_only_where_memory_is_short(memory, expected):
+def test_cells_before_speed_until_there_are_enough(memory, expected):
     assert edgekv.Options().least_budget() == 37
     assert chosen(memory) == expected
 
 
-def test_a_smaller_block_before_a_smaller_type_where_the_compute_buffer_binds(monkeypatch):
-    monkeypatch.setattr(f"{__name__}.BLOCK_BYTES", 20_000)
+def test_what_a_slower_setting_leaves_free_goes_to_a_more_exact_type(monkeypatch):
+    """The compute buffer binds here."""
+    monkeypatch.setattr(f"{__name__}.BLOCK_BYTES", 50_000)
     assert chosen(bytes_for(ENOUGH_CELLS, block=64)) == ("f16", 64, ENOUGH_CELLS)
+    assert chosen(bytes_for(ENOUGH_CELLS, block=64) - 1) == ("q8_0", 64, ENOUGH_CELLS)
+
+
+def test_f16_where_it_holds_as_much_of_the_trained_context():
+    small = Estimates(n_ctx_train=4000)
+    most = 4000 - LONG_BLOCK - 64
+    assert chosen(bytes_for(most, block=LONG_BLOCK), small) == ("f16", LONG_BLOCK, most)
+    assert chosen(bytes_for(most, block=LONG_BLOCK) - 1, small) == ("q8_0", LONG_BLOCK, most)
+    assert chosen(bytes_for(most, "q8_0", LONG_BLOCK) - 1, small) == ("q8_0", LONG_BLOCK, most - 1)
+
+
+@pytest.mark.parametrize(
+    ("block_bytes", "shape", "named"),
+    [
+        (400, {}, {}),
+        (0, {"n_layers": 10}, {}),
+        (400, {"n_layers": 10}, {}),
+        (20_000, {"n_layers": 10}, {"focus": False}),
+        (400, {"n_layers": 10}, {"policy": "snapkv+ada"}),
+        (400, {"n_layers": 10}, {"resident": "50%"}),
+        (400, {"n_layers": 10, "n_ctx_train": 300}, {}),
+        (20_000, {"n_layers": 10, "n_ctx_train": 2500}, {}),
+        (400, {"n_layers": 1}, {"kv_type": "f16"}),
+        (400, {"to_repack": TO_REPACK}, {"reposition": "never", "evict_every": 64}),
+        (400, {"n_layers": 10}, {"block": 64}),
+    ],
+    ids=str,
+)
+def test_more_memory_never_means_fewer_cells(monkeypatch, block_bytes, shape, named):
+    monkeypatch.setattr(f"{__name__}.BLOCK_BYTES", block_bytes)
+    estimates = Estimates(**shape)
+    cells = []
+    for memory in np.geomspace(101_000, 4_000_000 + 520 * block_bytes, 60).astype(int).tolist():
+        plan = choose(estimates, Request.of(memory=memory, **named))
+        cells.append(0 if plan is None else plan.budget_cells)
+        assert plan is None or plan.fits
+    assert cells == sorted(cells)
+    assert cells[-1] > cells[0]
 
 
 def test_the_whole_trained_context_is_enough():
@@ -129,21 +165,21 @@ def test_cells_a_block_and_a_probe_have_positions_in_the_trained_context():
     assert chosen(bytes_for(10_000), small, policy="snapkv+ada", block=32) == ("f16", 32, (300 - 32 - 64) // 3)
 
 
-@pytest.mark.parametrize("block", LONGER_BLOCKS)
-def test_blocks_are_longer_where_a_probe_follows_each_and_cells_abound(block):
-    cells = CELLS_PER_SPARE * block  # the fewest
-    assert chosen(bytes_for(cells, block=block)) == ("f16", block, cells)
-    assert chosen(bytes_for(cells, block=block) - 1)[1] < block
-    assert chosen(bytes_for(cells, block=block), focus=False)[1] == 128
-    assert chosen(bytes_for(cells, block=block), block=128)[1] == 128
-    assert chosen(bytes_for(cells, block=block), budget=cells) == ("f16", block, cells)
-    assert chosen(bytes_for(cells, block=block), budget=cells - 1)[1] < block
+def test_blocks_are_longer_where_a_probe_follows_each_and_cells_abound():
+    memory = bytes_for(ENOUGH_CELLS, block=LONG_BLOCK)
+    assert chosen(memory)[1] == LONG_BLOCK
+    assert chosen(memory, focus=False)[1] == chosen(memory, block=128)[1] == 128
+    assert chosen(memory, budget=ENOUGH_CELLS) == ("f16", LONG_BLOCK, ENOUGH_CELLS)
+    assert chosen(memory, budget=ENOUGH_CELLS - 1) == ("f16", 128, ENOUGH_CELLS - 1)
+    short = Estimates(n_ctx_train=ENOUGH_CELLS + LONG_BLOCK + 64)
+    assert chosen(memory, short)[1:] == (LONG_BLOCK, ENOUGH_CELLS)
+    short = Estimates(n_ctx_train=ENOUGH_CELLS + LONG_BLOCK + 63)  # has no positions for them
+    assert chosen(memory, short)[1:] == (128, short.n_ctx_train - 128 - 64)
 
 
 def test_a_block_that_is_replayed_has_positions_and_is_not_longer():
     assert chosen(bytes_for(10_000), Estimates(n_ctx_train=600), policy="replay") == ("f16", 128, 600 - 128 - 128 - 48)
-    cells = CELLS_PER_SPARE * LONGER_BLOCKS[0]
-    assert chosen(bytes_for(cells, block=LONGER_BLOCKS[0]), policy="replay")[1] == 128
+    assert chosen(bytes_for(10_000), policy="replay")[1] == 128
 
 
 # ---- what is named stays ----
@@ -155,7 +191,7 @@ def test_what_a_user_names_stays():
     assert chosen(short, block=128) == ("q8_0", 128, 301)
     assert chosen(short, kv_type="f16", block=128) == ("f16", 128, 100)
     assert chosen(bytes_for(3000), kv_type="q4_0", focus=False) == ("q4_0", 128, 11003)
-    assert chosen(bytes_for(3000), block=7) == ("f16", 7, 3169)
+    assert chosen(bytes_for(3000, "q8_0", 7), block=7) == ("q8_0", 7, 3000)
     assert chosen(bytes_for(37, "q4_0", 32), kv_type="q8_0") is None
 
 
@@ -163,7 +199,7 @@ def test_a_named_budget_is_held_as_exactly_as_it_fits():
     assert chosen(bytes_for(1000), budget=1000) == ("f16", 128, 1000)
     assert chosen(bytes_for(1000) - 1, budget=1000) == ("q8_0", 128, 1000)
     assert chosen(bytes_for(1000, "q8_0", 128) - 1, budget=1000) == ("q8_0", 64, 1000)
-    assert chosen(bytes_for(1000, "q8_0", 32) - 1, budget=1000) == ("q4_0", 128, 1000)
+    assert chosen(bytes_for(1000, "q8_0", 32) - 1, budget=1000) is None
     assert chosen(bytes_for(1000) - 1, budget=1000, kv_type="f16", block=128) is None
 
 
@@ -284,52 +320,48 @@ def streamed(memory, **named):
     return None if plan is None else (plan.n_streamed, plan.kv_type, plan.block, plan.budget_cells)
 
 
-SHORT = bytes_for(FEW_CELLS, "q8_0", 32)  # the least memory in which all weights leave enough cells
+SHORT = bytes_for(ENOUGH_CELLS, "q8_0", 32)  # the least memory in which all weights leave enough cells
 
 
 @pytest.mark.parametrize(
     ("memory", "expected"),
     [
-        (SHORT, (0, "q8_0", 32, FEW_CELLS)),
-        (
-            SHORT - 1,
-            (3, "q8_0", 32, 143),
-        ),  # there are two slots, so the third layer frees memory
-        (SHORT - 3 * LAYER_BYTES, (5, "q8_0", 32, FEW_CELLS)),
-        (SHORT - 8 * LAYER_BYTES, (10, "q8_0", 32, FEW_CELLS)),
-        (SHORT - 8 * LAYER_BYTES - 1, (10, "q8_0", 32, FEW_CELLS - 1)),  # all layers, and still too few
+        (SHORT, (0, "q8_0", 32, ENOUGH_CELLS)),
+        (SHORT - 1, (3, "q8_0", 32, ENOUGH_CELLS)),  # there are two slots, so the third layer frees memory
+        (SHORT - 3 * LAYER_BYTES, (5, "q8_0", 32, ENOUGH_CELLS)),
+        (SHORT - 8 * LAYER_BYTES, (10, "q8_0", 32, ENOUGH_CELLS)),
+        (SHORT - 8 * LAYER_BYTES - 1, (10, "q8_0", 32, ENOUGH_CELLS - 1)),  # all layers, and still too few
     ],
 )
 def test_as_few_layers_are_streamed_as_leave_enough_cells(memory, expected):
     assert streamed(memory) == expected
 
 
-def test_a_layer_that_stands_for_hundreds_of_cells_goes_before_these(monkeypatch):
-    """As many layers are streamed as leave enough cells, if any is."""
-    monkeypatch.setattr(f"{__name__}.FIXED", 1_000_000)
-    monkeypatch.setattr(f"{__name__}.LAYER_BYTES", 90_000)
-    memory = 1_000_000 + (FEW_CELLS + 32) * CELL_BYTES["q8_0"] + 32 * BLOCK_BYTES
-    assert streamed(memory) == (0, "q8_0", 32, FEW_CELLS)
-    n_streamed, kv_type, block, cells = streamed(memory - 1)
-    assert (n_streamed, kv_type, block) == (6, "q8_0", 128)  # 3 layers leave 128 cells
-    assert ENOUGH_CELLS <= cells < ENOUGH_CELLS + 90_000 // CELL_BYTES["q8_0"]
+def test_what_a_layer_leaves_free_goes_to_longer_blocks_and_a_more_exact_type(monkeypatch):
+    """More cells would be lost when the layer comes back."""
+    monkeypatch.setattr(f"{__name__}.FIXED", 50_000_000)
+    monkeypatch.setattr(f"{__name__}.LAYER_BYTES", 4_000_000)
+    least = bytes_for(ENOUGH_CELLS, "q8_0", 128) - 5 * 4_000_000
+    assert streamed(least) == (7, "q8_0", 128, ENOUGH_CELLS)
+    more = bytes_for(ENOUGH_CELLS, "f16", LONG_BLOCK) - 5 * 4_000_000
+    assert streamed(more) == (7, "f16", LONG_BLOCK, ENOUGH_CELLS)
+    assert streamed(least + 4_000_000) == (6, "q8_0", 128, ENOUGH_CELLS)
 
 
 def test_a_full_block_where_layers_are_streamed(monkeypatch):
     """A short block would have them read again more often."""
     monkeypatch.setattr(f"{__name__}.BLOCK_BYTES", 0)
-    memory = bytes_for(FEW_CELLS, "q8_0", 32) - 1
-    assert streamed(memory)[:3] == (9, "q8_0", 128)
-    assert streamed(memory, block=64)[:3] == (5, "q8_0", 64)
+    assert streamed(SHORT - 32 * 400 - 1)[:3] == (9, "q8_0", 128)
+    assert streamed(SHORT - 32 * 400 - 1, block=64)[:3] == (5, "q8_0", 64)
 
 
 def test_layers_that_a_user_names_or_rules_out():
     assert streamed(SHORT - 1, resident="50%")[0] == 5
     assert streamed(SHORT * 10, resident=0)[0] == 10
-    assert streamed(SHORT - 1, resident=1) == streamed(SHORT - 1, mmap=True) == (0, "q8_0", 32, FEW_CELLS - 1)
+    assert streamed(SHORT - 1, resident=1) == streamed(SHORT - 1, mmap=True) == (0, "q8_0", 32, ENOUGH_CELLS - 1)
     assert streamed(SHORT - 1, kv_type="q4_0")[0] == 0  # the type that is named gives enough
     assert streamed(SHORT - 1, budget=100)[0] == 0  # likewise the budget
-    assert streamed(SHORT - 1, budget=140, kv_type="q8_0")[0] == 3
+    assert streamed(bytes_for(140, "q8_0", 32) - 1, budget=140, kv_type="q8_0")[0] == 3
 
 
 # ---- repacking ----
@@ -349,7 +381,7 @@ def test_layers_that_a_user_names_or_rules_out():
     ids=str,
 )
 def test_weights_are_repacked_unless_a_user_says_otherwise(given, repacked):
-    request = Request.of(memory=bytes_for(1000), **given)
+    request = Request.of(memory=bytes_for(1000, "q8_0", 32), **given)
     plan = choose(Estimates(to_repack=TO_REPACK), request)
     assert (plan.repack, plan.mmap) == (repacked, not repacked)
     resolved = plan.resolve(request.options)
@@ -357,17 +389,18 @@ def test_weights_are_repacked_unless_a_user_says_otherwise(given, repacked):
     assert plan.budget_cells == given.get("budget", 1000)
 
 
-@pytest.mark.parametrize("memory", [bytes_for(3000), bytes_for(ENOUGH_CELLS) - 1, bytes_for(37, "q4_0", 32)])
+@pytest.mark.parametrize("memory", [bytes_for(5000), bytes_for(ENOUGH_CELLS, "q8_0") - 1, bytes_for(37, "q8_0", 32)])
 def test_repacking_takes_neither_cells_nor_types_nor_blocks(memory):
     assert chosen(memory, Estimates(to_repack=TO_REPACK)) == chosen(memory, repack=False)
 
 
 def test_weights_stay_mapped_where_only_they_fit():
     estimates = Estimates(to_repack=TO_REPACK, more=bytes_for(1000))
-    mapped = choose(estimates, Request.of(memory=bytes_for(1000), repack=False))
-    assert choose(estimates, Request.of(memory=bytes_for(1000))) == mapped
+    memory = bytes_for(1000, "q8_0", 32)
+    mapped = choose(estimates, Request.of(memory=memory, repack=False))
+    assert choose(estimates, Request.of(memory=memory)) == mapped
     assert mapped.budget_cells == 1000
-    assert choose(estimates, Request.of(memory=bytes_for(1000), repack=True)) is None
+    assert choose(estimates, Request.of(memory=memory, repack=True)) is None
 
 
 @pytest.mark.parametrize("given", [{}, {"mmap": False}])
@@ -397,12 +430,12 @@ def refused(memory, estimates=None, **named):
 
 def test_a_refusal_names_what_is_least_over_and_what_would_fit():
     error = refused(bytes_for(100), budget=5000)
-    assert error.required_bytes == bytes_for(5000, "q4_0", 32)
+    assert error.required_bytes == bytes_for(5000, "q8_0", 32)
     assert error.ceiling_bytes == bytes_for(100)
-    assert "with a budget of 5000 cells (kv_type=q4_0, block=32)" in str(error)
-    largest = (bytes_for(100) - FIXED - 32 * BLOCK_BYTES) // CELL_BYTES["q4_0"] - 32
-    assert f"lower the budget to {largest}, or raise the ceiling to 2MiB" in str(error)
-    assert chosen(bytes_for(100), budget=largest) == ("q4_0", 32, largest)
+    assert "with a budget of 5000 cells (kv_type=q8_0, block=32)" in str(error)
+    largest = (bytes_for(100) - FIXED - 32 * BLOCK_BYTES) // CELL_BYTES["q8_0"] - 32
+    assert f"lower the budget to {largest}, or raise the ceiling to 3MiB" in str(error)
+    assert chosen(bytes_for(100), budget=largest) == ("q8_0", 32, largest)
     refused(bytes_for(100), budget=largest + 1)
     error = refused(bytes_for(2000) - 1, budget=2000, kv_type="f16", block=128)
     assert "lower the budget to 1999, or use kv_type=q8_0, or use block=32, or raise the ceiling" in str(error)

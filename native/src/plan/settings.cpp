@@ -4,106 +4,138 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 namespace edgekv {
 
 namespace {
 
-constexpr uint32_t enough_cells    = 512; // docs/memory.md says why
-constexpr uint32_t few_cells       = 128; // with fewer, replies are unreliable (docs/results)
-constexpr uint32_t blocks[]        = { 128, 64, 32 };
-constexpr uint32_t longer_blocks[] = { 512, 256 };
-constexpr uint32_t cells_per_spare = 4; // cells kept for each one of a longer block
+constexpr uint32_t enough_cells = 2048; // docs/memory.md says why
+constexpr uint32_t full_block   = 128;
+constexpr uint32_t blocks[]     = { full_block, 64, 32 };
+constexpr uint32_t long_block   = 512; // where each block is followed by a probe
 
-class Choosing {
+using Setting = std::optional<edgekv_setting>;
+
+// Settings with weights repacked, or not.
+class Search {
   public:
-    // full_blocks: blocks of 128 and longer alone
-    Choosing(const edgekv_choice & choice, const Fits & fits, int32_t repack, uint32_t n_streamed, bool full_blocks = false)
-        : choice_(choice), fits_(fits), repack_(repack), n_streamed_(n_streamed), full_blocks_(full_blocks) {}
+    Search(const edgekv_choice & choice, const Fits & fits, int32_t repack)
+        : choice_(choice), fits_(fits), repack_(repack), blocks_(blocks_to_try()),
+          enough_(is_named() ? choice.budget : std::max(choice.least_budget, std::min(enough_cells, most_cells(usual_block())))) {}
 
-    std::optional<edgekv_setting> best() const {
-        if (choice_.kv_type != 0) {
-            return best_of({ choice_.kv_type });
+    Setting best() const {
+        for (const uint32_t block : blocks_) {
+            if (const Setting found = with_enough(block, n_named())) {
+                return is_named() || block != blocks_.front() ? found : largest_of(block, n_named(), enough_);
+            }
         }
-        const auto found = best_of({ GGML_TYPE_F16, GGML_TYPE_Q8_0 });
-        return found ? found : best_of({ GGML_TYPE_Q4_0 });
+        if (const Setting found = least_streamed()) {
+            return found;
+        }
+        return is_named() ? std::nullopt : largest();
     }
 
-    std::optional<edgekv_setting> largest() const {
-        std::optional<edgekv_setting> largest;
-        for (const int32_t type : choice_.kv_type != 0 ? std::vector<int32_t>{ choice_.kv_type } : smallest_types()) {
-            for (const uint32_t block : blocks_to_try()) {
-                const auto found = fitting(block, type, largest ? largest->budget + 1 : choice_.least_budget);
-                largest          = found ? found : largest;
+    Setting largest() const {
+        Setting largest;
+        for (const uint32_t n_streamed : may_stream() ? std::vector<uint32_t>{ 0, choice_.n_layers } : std::vector<uint32_t>{ n_named() }) {
+            for (const uint32_t block : blocks_) {
+                const Setting found = largest_of(block, n_streamed, largest ? largest->budget + 1 : choice_.least_budget);
+                largest             = found ? found : largest;
             }
         }
         return largest;
     }
 
   private:
-    static std::vector<int32_t> smallest_types() { return { GGML_TYPE_Q4_0, GGML_TYPE_Q8_0, GGML_TYPE_F16 }; }
-
-    std::optional<edgekv_setting> best_of(const std::vector<int32_t> & types) const {
-        std::optional<edgekv_setting> best;
-        for (const uint32_t block : blocks_to_try()) {
-            const uint32_t enough = choice_.budget != 0 ? choice_.budget : std::min(enough_cells, most_cells(block));
-            for (const int32_t type : types) {
-                const auto found = fitting(block, type, choice_.least_budget);
-                if (found && (!best || found->budget > best->budget)) {
-                    best = found;
-                }
-                if (best && best->budget >= enough) {
-                    return with_longer_block(*best);
-                }
-            }
-        }
-        return best ? with_longer_block(*best) : best;
-    }
+    bool     is_named() const { return choice_.budget != 0; }
+    uint32_t usual_block() const { return choice_.block != 0 ? choice_.block : full_block; }
+    bool     may_stream() const { return choice_.n_streamed < 0 && choice_.n_layers > 0; }
+    uint32_t n_named() const { return std::max(choice_.n_streamed, 0); }
+    uint32_t most_cells(uint32_t block) const { return edgekv_plan_most_cells(&choice_, block); }
 
     std::vector<uint32_t> blocks_to_try() const {
         if (choice_.block != 0) {
             return { choice_.block };
         }
         std::vector<uint32_t> tried;
+        if (choice_.n_probe > 0 && (is_named() ? choice_.budget : most_cells(long_block)) >= enough_cells) {
+            tried.push_back(long_block);
+        }
         std::copy_if(std::begin(blocks), std::end(blocks), std::back_inserter(tried),
-                     [&](uint32_t block) { return block >= (full_blocks_ ? blocks[0] : choice_.least_block); });
+                     [&](uint32_t block) { return block >= choice_.least_block; });
         return tried;
     }
 
-    // With probes, the longest block that takes few of the cells.
-    edgekv_setting with_longer_block(const edgekv_setting & best) const {
-        if (choice_.block != 0 || choice_.n_probe == 0 || best.block != blocks[0]) {
-            return best;
-        }
-        for (const uint32_t block : longer_blocks) {
-            const uint32_t least = cells_per_spare * block;
-            if ((choice_.budget != 0 ? choice_.budget : most_cells(block)) >= least) {
-                if (const auto longer = fitting(block, best.kv_type, least)) {
-                    return *longer;
-                }
-            }
-        }
-        return best;
+    // The most exact first.
+    std::vector<int32_t> types() const {
+        return choice_.kv_type != 0 ? std::vector<int32_t>{ choice_.kv_type } : std::vector<int32_t>{ GGML_TYPE_F16, GGML_TYPE_Q8_0 };
     }
 
-    // The budget asked for, or else the largest one that fits, which is at least `least`; none where it does not fit.
-    std::optional<edgekv_setting> fitting(uint32_t block, int32_t type, uint32_t least) const {
-        edgekv_setting best = { choice_.budget != 0 ? choice_.budget : least, block, type, repack_, n_streamed_ };
+    // Enough cells and no more.
+    Setting with_enough(uint32_t block, uint32_t n_streamed) const {
+        for (const int32_t type : types()) {
+            const edgekv_setting setting = { enough_, block, type, repack_, n_streamed };
+            if (does_fit(setting)) {
+                return setting;
+            }
+        }
+        return std::nullopt;
+    }
+
+    // Enough cells beside the fewest streamed layers: with a full block, since each block has them read again, or else with any.
+    Setting least_streamed() const {
+        if (!may_stream()) {
+            return std::nullopt;
+        }
+        for (const uint32_t shortest : { full_block, 0u }) {
+            const auto found_with = [&](uint32_t n_streamed) {
+                Setting found;
+                for (auto block = blocks_.begin(); block != blocks_.end() && *block >= shortest && !found; ++block) {
+                    found = with_enough(*block, n_streamed);
+                }
+                return found;
+            };
+            Setting best = found_with(choice_.n_layers);
+            for (uint32_t too_few = 0; best && best->n_streamed - too_few > 1;) {
+                const uint32_t tried = too_few + (best->n_streamed - too_few) / 2;
+                if (const Setting found = found_with(tried)) {
+                    best = found;
+                } else {
+                    too_few = tried;
+                }
+            }
+            if (best) {
+                return best;
+            }
+        }
+        return std::nullopt;
+    }
+
+    // The most cells, which are at least `least`: in F16 if they are as many as in Q8_0.
+    Setting largest_of(uint32_t block, uint32_t n_streamed, uint32_t least) const {
+        Setting    largest;
+        const auto tried = types();
+        for (auto type = tried.rbegin(); type != tried.rend(); ++type) {
+            const Setting found = grown({ largest ? largest->budget : least, block, *type, repack_, n_streamed });
+            largest             = found ? found : largest;
+        }
+        return largest;
+    }
+
+    // A setting with the most cells that fit; none if it does not fit itself.
+    Setting grown(edgekv_setting best) const {
         if (!does_fit(best)) {
             return std::nullopt;
         }
-        if (choice_.budget == 0) {
-            uint32_t fails = std::max(best.budget, most_cells(block)) + 1;
-            while (fails - best.budget > 1) {
-                edgekv_setting tried = best;
-                tried.budget         = best.budget + (fails - best.budget) / 2;
-                if (does_fit(tried)) {
-                    best = tried;
-                } else {
-                    fails = tried.budget;
-                }
+        uint32_t fails = std::max(best.budget, most_cells(best.block)) + 1;
+        while (fails - best.budget > 1) {
+            edgekv_setting tried = best;
+            tried.budget         = best.budget + (fails - best.budget) / 2;
+            if (does_fit(tried)) {
+                best = tried;
+            } else {
+                fails = tried.budget;
             }
         }
         return best;
@@ -121,83 +153,37 @@ class Choosing {
         }
     }
 
-    uint32_t most_cells(uint32_t block) const { return edgekv_plan_most_cells(&choice_, block); }
-
-    const edgekv_choice & choice_;
-    const Fits &          fits_;
-    const int32_t         repack_;
-    const uint32_t        n_streamed_;
-    const bool            full_blocks_;
+    const edgekv_choice &       choice_;
+    const Fits &                fits_;
+    const int32_t               repack_;
+    const std::vector<uint32_t> blocks_; // the fastest first
+    const uint32_t              enough_; // cells
 };
 
-std::optional<edgekv_setting> best_with(const edgekv_choice & choice, const Fits & fits, uint32_t n_streamed, bool full_blocks) {
-    if (choice.repack >= 0) {
-        return Choosing(choice, fits, choice.repack, n_streamed, full_blocks).best();
-    }
-    const auto repacked = Choosing(choice, fits, 1, n_streamed, full_blocks).best();
-    return repacked ? repacked : Choosing(choice, fits, 0, n_streamed, full_blocks).best();
-}
-
-// Whether a setting has so many cells, or as many as are named, in a type whose rounding does not show.
-bool has_cells(const edgekv_choice & choice, const std::optional<edgekv_setting> & found, uint32_t n_cells) {
-    return found && (choice.kv_type != 0 || found->kv_type != GGML_TYPE_Q4_0) &&
-           found->budget >= (choice.budget != 0 ? choice.budget : std::min(n_cells, edgekv_plan_most_cells(&choice, found->block)));
-}
-
-// The setting with the fewest streamed layers that has so many cells, or none.
-std::optional<edgekv_setting> least_streamed(const edgekv_choice & choice, const Fits & fits, uint32_t n_cells, bool full_blocks) {
-    auto best = best_with(choice, fits, choice.n_layers, full_blocks);
-    if (!has_cells(choice, best, n_cells)) {
-        return std::nullopt;
-    }
-    uint32_t too_few = 0;
-    while (best->n_streamed - too_few > 1) {
-        const uint32_t tried = too_few + (best->n_streamed - too_few) / 2;
-        const auto     found = best_with(choice, fits, tried, full_blocks);
-        if (has_cells(choice, found, n_cells)) {
-            best = found;
-        } else {
-            too_few = tried;
-        }
-    }
-    return best;
+std::vector<int32_t> repacking_to_try(const edgekv_choice & choice) {
+    return choice.repack >= 0 ? std::vector<int32_t>{ choice.repack } : std::vector<int32_t>{ 1, 0 };
 }
 
 } // namespace
 
 std::optional<edgekv_setting> best_setting(const edgekv_choice & choice, const Fits & fits) {
-    const auto named = best_with(choice, fits, std::max(choice.n_streamed, 0), false);
-    if (choice.n_streamed >= 0 || has_cells(choice, named, few_cells)) {
-        return named;
-    }
-    for (const auto & [n_cells, full_blocks] : { std::pair(enough_cells, true), std::pair(few_cells, true), std::pair(few_cells, false) }) {
-        if (const auto found = least_streamed(choice, fits, n_cells, full_blocks)) {
+    for (const int32_t repack : repacking_to_try(choice)) {
+        if (const Setting found = Search(choice, fits, repack).best()) {
             return found;
         }
     }
-    const auto all = best_with(choice, fits, choice.n_layers, false);
-    return all && (!named || all->budget > named->budget) ? all : named;
+    return std::nullopt;
 }
 
 std::optional<edgekv_setting> largest_setting(const edgekv_choice & choice, const Fits & fits) {
     edgekv_choice open = choice;
     open.budget        = 0;
-    std::optional<edgekv_setting> largest;
-    std::vector<uint32_t>         streamed = { static_cast<uint32_t>(std::max(choice.n_streamed, 0)) };
-    if (choice.n_streamed < 0) {
-        streamed.push_back(choice.n_layers); // which takes the least, but for models of one or two layers
-    }
-    for (const uint32_t n_streamed : streamed) {
-        for (const int32_t repack : { 0, 1 }) {
-            if (choice.repack >= 0 && choice.repack != repack) {
-                continue;
-            }
-            open.least_budget = largest ? largest->budget + 1 : choice.least_budget;
-            const auto found  = Choosing(open, fits, repack, n_streamed).largest();
-            largest           = found ? found : largest;
+    for (const int32_t repack : repacking_to_try(choice)) {
+        if (const Setting found = Search(open, fits, repack).largest()) {
+            return found;
         }
     }
-    return largest;
+    return std::nullopt;
 }
 
 } // namespace edgekv

@@ -8,27 +8,24 @@
 
 namespace edgekv {
 
-// Whether a setting fits. Throws Error(EDGEKV_STATUS_INVALID_ARGUMENT) where the model cannot have it.
+// Whether a setting fits. Throws Error(EDGEKV_STATUS_INVALID_ARGUMENT) if the model cannot have it.
 using Fits = std::function<bool(const edgekv_setting &)>;
 
-// None where nothing fits. Throws what `fits` throws; but a type of cache that the model cannot have, and nobody named, does
-// not fit.
+// None if nothing fits. Throws what `fits` throws; but a type of cache that the model cannot have, and nobody named, does not fit.
 //
-// More cells matter most until there are enough of them; from then on, exact and fast cells matter more. So the first setting
-// with enough cells is taken, in this order: F16 before Q8_0, and both at block 128 before both at 64 and at 32. If no setting
-// has enough cells, the one with the most is taken. The rounding of Q4_0 shows in the output, so it is taken only if nothing
-// else fits. All that is done with repacked weights first, which are faster and take the bytes of mapped ones.
+// Cells decide until there are enough of them, then speed, then cells again. Enough are 2048, the cells of a trained context
+// that is shorter, or those that are named. From the fastest on, settings come in this order:
+//   1. all weights in memory; blocks of 512 if a probe follows each block, then of 128, 64 and 32
+//   2. the fewest streamed layers, with a block of 128 or longer if any number of layers leaves enough cells beside one
+// The first setting with enough cells is taken. Only the fastest of all takes more of them than are enough; what another one leaves
+// free goes to F16. If none has enough, the one with the most cells is taken. So more memory never gives fewer cells: if it makes
+// room for a faster setting, the slower one had no more than enough.
 //
-// Streamed weights cost speed, few cells cost answers. So layers are streamed only if fewer than 128 cells fit beside all weights
-// (or fewer than are named), and then as few layers as leave 512 cells: one layer more costs little where some are streamed, and
-// its bytes are those of many cells. What is left over goes to cells, too. Where all layers do not leave so many, 128 must do.
-// Streamed layers are read for every block, so short blocks are taken only if too few cells fit beside one of 128.
-//
-// A probe is fed after each block, or every 160 to 256 tokens where blocks have 128 or fewer. Longer blocks need fewer probes,
-// so they are taken where cells abound.
+// Q8_0 holds nearly twice the cells of F16, so F16 is taken if it has as many cells. The rounding of Q4_0 shows in the output, so
+// it has to be named. All that is done with repacked weights first, which are faster and take the bytes of mapped ones.
 std::optional<edgekv_setting> best_setting(const edgekv_choice & choice, const Fits & fits);
 
-// The setting with the largest budget of all that fit, whatever its type of cache and block. Throws what best_setting throws.
+// The setting with the largest budget of all that fit, of those that are chosen from. Throws what best_setting throws.
 std::optional<edgekv_setting> largest_setting(const edgekv_choice & choice, const Fits & fits);
 
 } // namespace edgekv
