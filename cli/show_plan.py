@@ -24,6 +24,7 @@ from .shared_options import ALONE, AsJson, with_common_options
 BOUNDS = {
     "budget": "as asked for",
     "trained context": "the model's trained context",
+    "speed": "enough: more memory makes it faster first, and --budget names more cells",
     "memory": "what the ceiling leaves",
     "device_memory": "what the device's ceiling leaves",
 }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
+from .models.header import read_header
 from .planning.alternatives import Survey, make_survey
 from .planning.choice import Request
 from .planning.plan import Plan
@@ -14,6 +16,7 @@ from .sessions.protocol import Engine
 
 def open_engine(path: Path, request: Request) -> Engine:
     """Load and return the engine of a request."""
+    _warn_of_type(path, request)
     if request.options.servers:
         from .addresses import warn_of_networks  # few runtimes have servers
 
@@ -27,6 +30,7 @@ def open_engine(path: Path, request: Request) -> Engine:
 
 def plan_for(path: Path, request: Request) -> Plan:
     """Return the plan of the process that would load the model."""
+    _warn_of_type(path, request)
     if not request.options.isolated:
         return make_plan(path, request)
     from .worker.remote import plan_in_worker
@@ -36,8 +40,20 @@ def plan_for(path: Path, request: Request) -> Plan:
 
 def survey_for(path: Path, request: Request) -> Survey:
     """Return the plan, what limits it, and what else would fit."""
+    _warn_of_type(path, request)
     if not request.options.isolated:
         return make_survey(path, request)
     from .worker.remote import survey_in_worker
 
     return survey_in_worker(path, request)
+
+
+def _warn_of_type(path: Path, request: Request) -> None:
+    """Warn of a named type of cache that does not suit the model."""
+    kv_type = request.options.kv_type
+    if kv_type == "q4_0" and not read_header(path).suits_cache(kv_type):
+        warnings.warn(
+            f"kv_type={kv_type} does not suit {path.name}: biases make a few elements of its keys so large that 4 bits "
+            "lose the others, and replies about texts of thousands of tokens may be word salad; use kv_type=q8_0",
+            stacklevel=4,
+        )

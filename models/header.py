@@ -135,6 +135,22 @@ class Header:
         return any(len(t.shape) > 1 and min(t.shape[:2]) > 1 and t.ggml_type.block_values == 1 for t in self.tensors)
 
     @property
+    def n_weights(self) -> int:
+        """Weights of all tensors, but for a table of embeddings beside an output matrix: it may be stored twice."""
+        names = {tensor.name for tensor in self.tensors}
+        left_out = {"token_embd.weight"} if "output.weight" in names else set()
+        return sum(math.prod(tensor.shape) for tensor in self.tensors if tensor.name not in left_out)
+
+    def suits_cache(self, kv_type: str) -> bool:
+        """Return False for a type of cache that spoils long texts: q4_0, if biases are added to the model's keys.
+
+        Such biases, as in Qwen2 and Qwen2.5, make a few elements of each key far larger than the others, which 4 bits
+        lose beside them.
+        """
+        has_biases = any(tensor.name.endswith(("attn_k.bias", "attn_qkv.bias")) for tensor in self.tensors)
+        return kv_type != "q4_0" or not has_biases
+
+    @property
     def vocab_size(self) -> int:
         return self.array_lengths[TOKENS_KEY]
 

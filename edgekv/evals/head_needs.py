@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import random
 from collections.abc import Callable, Sequence
@@ -67,8 +66,7 @@ def measure(
     """
     path = find_model(model)
     if budget is None:
-        n_weights = sum(math.prod(tensor.shape) for tensor in read_header(path).tensors)
-        budget = max(1, n_tokens // (8 if n_weights < SMALL_WEIGHTS else 4))
+        budget = max(1, n_tokens // (8 if read_header(path).n_weights < SMALL_WEIGHTS else 4))
     if n_tokens <= budget:
         raise edgekv.ConfigError(
             f"tokens={n_tokens} fit {budget} cells, so nothing is evicted; give more tokens than cells"

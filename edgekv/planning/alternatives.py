@@ -9,7 +9,7 @@ from edgekv.errors import ConfigError
 from edgekv.memory.sizes import MIB
 from edgekv.options import KV_TYPES, Options
 
-from .choice import Request, choose, most_cells
+from .choice import Request, choose, most_cells, spare_bytes
 from .estimate import Estimator
 from .plan import Plan
 from .planner import planned
@@ -31,10 +31,11 @@ class Alternative:
 class Survey:
     """A plan, what limits it, and what else would fit.
 
-    bound_by: what limits the budget: "budget" (it was given), "trained context", "memory" or "device_memory"
+    bound_by: what limits the budget: "budget" (it was given), "trained context", "speed" (it is enough; more memory
+        goes to a faster setting first), "memory" or "device_memory"
     largest_part: the part of the plan that takes the most bytes, beside the weights
-    with_more: the plan under a ceiling `more_bytes` higher, as if no budget had been given
-    alternatives: the largest budget with every cache type and block
+    with_more: the plan under a ceiling `more_bytes` higher; if a budget was given, the most cells in the plan's setting
+    alternatives: the largest budget with every cache type that suits the model, and every block
     """
 
     plan: Plan
@@ -62,7 +63,8 @@ def make_survey(path: Path, request: Request) -> Survey:
     with planned(path, request) as (plan, estimates, request):
         free = replace(request, options=replace(request.options, budget=None))
         alike = replace(free, options=replace(free.options, resident=plan.resident), open=free.open - {"resident"})
-        more = replace(free, options=replace(free.options, memory=plan.ceiling_bytes + MORE_BYTES))
+        larger = request if request.options.budget is None else _same_setting(request, plan)
+        more = replace(larger, options=replace(larger.options, memory=plan.ceiling_bytes + MORE_BYTES))
         parts = {name: n for name, n in asdict(plan.parts).items() if name not in ("weights", "repacking")}
         return Survey(
             plan=plan,
@@ -73,6 +75,7 @@ def make_survey(path: Path, request: Request) -> Survey:
             alternatives=tuple(
                 _alternative(estimates, alike, kv_type, block)
                 for kv_type in KV_TYPES
+                if kv_type == plan.kv_type or estimates.header.suits_cache(kv_type)
                 for block in BLOCKS
                 if block >= (free.options.evict_every or 1)
             ),
@@ -84,8 +87,16 @@ def _bound_by(estimates: Estimator, options: Options, plan: Plan) -> str:
         return "budget"
     if plan.budget_cells >= most_cells(plan.resolve(options), plan.n_ctx_train):
         return "trained context"
-    one_more = estimates.plan(replace(plan.resolve(options), budget=plan.budget_cells + 1))
+    larger = replace(plan.resolve(options), budget=plan.budget_cells + 1)
+    one_more = estimates.plan(larger)
+    if spare_bytes(one_more, larger) >= 0:
+        return "speed"
     return "device_memory" if one_more.device_excess_bytes and not one_more.excess_bytes else "memory"
+
+
+def _same_setting(request: Request, plan: Plan) -> Request:
+    """Return the request with the plan's setting, and the budget open."""
+    return Request(replace(plan.resolve(request.options), budget=None), frozenset())
 
 
 def _alternative(estimates: Estimator, request: Request, kv_type: str, block: int) -> Alternative:

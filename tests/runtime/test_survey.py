@@ -33,7 +33,7 @@ def budget(model, memory, **options):
 
 
 def test_a_survey_is_its_plan_and_what_other_plans_say(model):
-    memory = edgekv.plan(model, memory="1GiB", budget=3000).peak_bytes
+    memory = edgekv.plan(model, memory="1GiB", budget=3000, kv_type="q8_0").peak_bytes
     survey = edgekv.survey(model, memory=memory)
     assert survey.plan == edgekv.plan(model, memory=memory)
     assert (survey.bound_by, survey.plan.budget_cells) == ("memory", 3000)
@@ -48,8 +48,39 @@ def test_a_named_budget_is_what_was_asked_for(model):
     survey = edgekv.survey(model, memory="1GiB", budget=500)
     assert (survey.bound_by, survey.plan.budget_cells) == ("budget", 500)
     assert survey.with_more.budget_cells > 500
+    setting = [(plan.kv_type, plan.block, plan.n_streamed) for plan in (survey.plan, survey.with_more)]
+    assert setting[0] == setting[1]
     parts = {name: n for name, n in asdict(survey.plan.parts).items() if name not in ("weights", "repacking")}
     assert survey.largest_part == max(parts, key=parts.__getitem__)
+
+
+@pytest.mark.parametrize("named", [{}, {"budget": 3000}, {"budget": 6000, "resident": 0}, {"kv_type": "q4_0"}], ids=str)
+def test_more_memory_is_never_said_to_give_fewer_cells(model, named):
+    smallest = edgekv.plan(model, memory="1GiB", **{"budget": 40, "kv_type": "q8_0", "resident": 0} | named)
+    for more in (1 << 17, 3 << 20, 1 << 24, 1 << 26):
+        survey = edgekv.survey(model, memory=smallest.peak_bytes + more, **named)
+        assert survey.with_more.budget_cells >= survey.plan.budget_cells
+
+
+def test_enough_cells_may_be_bound_by_speed(model):
+    """With a shorter block than the fastest, they leave memory free."""
+    memory = edgekv.plan(model, memory="1GiB", budget=2048, kv_type="q8_0", block=512).peak_bytes
+    assert edgekv.survey(model, memory=memory).bound_by == "memory"
+    survey = edgekv.survey(model, memory=memory - 1)
+    assert (survey.bound_by, survey.plan.budget_cells, survey.plan.block) == ("speed", 2048, 128)
+    assert survey.with_more.block == 512
+
+
+def test_a_cache_of_4_bits_is_not_shown_for_a_model_that_it_spoils(tiny_model):
+    spoilt = tiny_model(architecture="qwen2", n_layer=2, n_embd=128, head_dim=32, n_ctx_train=1 << 14)
+    types = {other.kv_type for other in edgekv.survey(spoilt, memory="1GiB").alternatives}
+    assert types == {"f16", "q8_0"}
+    for use in (edgekv.survey, edgekv.plan, edgekv.Runtime):
+        with pytest.warns(UserWarning, match=r"kv_type=q4_0 does not suit tiny-\d+.gguf: .* use kv_type=q8_0"):
+            found = use(spoilt, memory="1GiB", budget=100, kv_type="q4_0")
+        if use is edgekv.survey:
+            assert {other.kv_type for other in found.alternatives} == {"f16", "q8_0", "q4_0"}
+    found.close()
 
 
 def test_ceilings_below_every_setting_are_refused(model):
@@ -97,7 +128,7 @@ def test_a_plan_loads_the_vocabulary_once(model, monkeypatch):
         lambda self, *given, **named: (loads.append(1), load(self, *given, **named))[1],
     )
     plan = edgekv.plan(model, memory="1GiB", budget=100)
-    assert (plan.repack, plan.mmap) == (False, True)
+    assert plan.repack is False
     edgekv.survey(model, memory="1GiB", budget=100)
     assert len(loads) == 2
 

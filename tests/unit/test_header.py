@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import random
@@ -16,6 +17,8 @@ from gguf_bytes import BYTE_TOKENS, GgufBytes, as_keys, f32, i32s, metadata, str
 from edgekv.errors import InvalidModelError, ModelError, ModelNotFoundError, UnsupportedModelError
 from edgekv.models import Header, read_header
 from edgekv.models.ggml_types import GGML_TYPES
+from edgekv.models.outline import write_outline
+from edgekv.models.suggested import SUGGESTED, SuggestedModel
 from edgekv.testing.models.families import make_family
 
 Read = Callable[[bytes], Header]
@@ -366,3 +369,24 @@ def test_norms_by_group_must_be_f32(tmp_path):
     path.write_bytes(raw)
     with pytest.raises(InvalidModelError, match="vectors and norms must be F32"):
         read_header(path)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2"])
+def test_weights_of_an_embedding_that_is_stored_twice_count_once(tmp_path: Path, architecture: str) -> None:
+    model = next(model for model in SUGGESTED if model.architecture == architecture)
+    n_weights = []
+    for tied in (True, False):
+        path = tmp_path / f"{tied}.gguf"
+        write_outline(path, dataclasses.replace(model, tied=tied))
+        n_weights.append(read_header(path).n_weights)
+    assert n_weights[0] == n_weights[1]
+    assert n_weights[0] == pytest.approx(1e6 * model.parameters, rel=0.02)
+
+
+@pytest.mark.parametrize("model", SUGGESTED, ids=lambda model: model.file_name)
+def test_a_cache_of_4_bits_suits_models_without_biases_on_keys(tmp_path: Path, model: SuggestedModel) -> None:
+    write_outline(tmp_path / "outline.gguf", model)
+    header = read_header(tmp_path / "outline.gguf")
+    assert header.suits_cache("f16")
+    assert header.suits_cache("q8_0")
+    assert header.suits_cache("q4_0") == (model.architecture != "qwen2")
