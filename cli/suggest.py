@@ -22,7 +22,8 @@ from edgekv.planning.default_memory import most_default_bytes
 from .render import measuring_bar
 from .shared_options import ALONE
 
-ENOUGH_CELLS = 512  # the planner, too, calls these enough (docs/memory.md)
+ENOUGH_CELLS = 512  # the default model finds 17 of 20 facts with these (docs/memory.md)
+LEAST_RESIDENT = 0.5  # share of the layers; with fewer, a reply waits for the file most of the time
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Suggestion:
 
     parameters: in millions
     cells: that each head keeps; None = the model does not fit
+    resident: share of the layers whose weights stay in memory; those of the others are read from the file for each token
     needed_bytes: planned peak, or the least ceiling that the model would fit
     command: how to get it
     """
@@ -43,6 +45,7 @@ class Suggestion:
     file_bytes: int
     n_ctx_train: int
     cells: int | None
+    resident: float
     kv_type: str | None
     needed_bytes: int
     command: str
@@ -68,10 +71,10 @@ def suggest(memory: str | None, *, as_json: bool) -> None:
 
 
 def _rank(it: Suggestion) -> tuple[Any, ...]:
-    """Sort the largest model with enough cells first, and what does not fit last."""
+    """Sort the largest model with enough cells and layers in memory first, and what does not fit last."""
     cells = it.cells or 0
-    enough = min(ENOUGH_CELLS, it.n_ctx_train // 2)
-    return it.cells is None, cells < enough, -it.parameters if cells >= enough else -cells, it.needed_bytes
+    serves = cells >= min(ENOUGH_CELLS, it.n_ctx_train // 2) and it.resident >= LEAST_RESIDENT
+    return it.cells is None, not serves, -it.parameters if serves else -it.resident, -cells, it.needed_bytes
 
 
 def _suggestions(ceiling: int) -> Iterator[Suggestion]:
@@ -112,21 +115,24 @@ def _planned(folder: Path, model: SuggestedModel, ceiling: int) -> Suggestion:
 
 
 def _suggestion(path: Path, ceiling: int, **facts: Any) -> Suggestion:
-    """Plan a model whose weights all stay in memory."""
-    cells, kv_type = None, None
+    cells, kv_type, resident = None, None, 0.0
     try:
-        plan = edgekv.plan(path, memory=ceiling, resident=1, **ALONE)
-        cells, kv_type, needed = plan.budget_cells, plan.kv_type, plan.peak_bytes
+        plan = edgekv.plan(path, memory=ceiling, **ALONE)
+        cells, kv_type, resident, needed = plan.budget_cells, plan.kv_type, plan.resident, plan.peak_bytes
     except edgekv.CeilingError as error:
         needed = error.required_bytes
-    return Suggestion(file_bytes=path.stat().st_size, cells=cells, kv_type=kv_type, needed_bytes=needed, **facts)
+    return Suggestion(
+        file_bytes=path.stat().st_size, cells=cells, resident=resident, kv_type=kv_type, needed_bytes=needed, **facts
+    )
 
 
 def _table(found: list[Suggestion]) -> Table:
-    table = Table("model", "licence", *(Column(name, justify="right") for name in ("MiB", "cells", "context")))
+    columns = ("MiB", "in memory", "cells", "context")
+    table = Table("model", "licence", *(Column(name, justify="right") for name in columns))
     for it in found:
         size = f"{it.parameters / 1000:.1f}B" if it.parameters >= 1000 else f"{it.parameters}M"
         cells = f"needs {-(-it.needed_bytes // MIB):,} MiB" if it.cells is None else f"{it.cells:,}"
         name = f"{it.family} {size} {it.quantization}"
-        table.add_row(name, it.licence, f"{-(-it.file_bytes // MIB):,}", cells, f"{it.n_ctx_train:,}")
+        resident = "-" if it.cells is None else f"{it.resident:.0%}"
+        table.add_row(name, it.licence, f"{-(-it.file_bytes // MIB):,}", resident, cells, f"{it.n_ctx_train:,}")
     return table

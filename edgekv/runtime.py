@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from .models.catalog import find_model, is_remote
 from .models.header import Header
 from .options import size_or_none
 from .planning.alternatives import Survey
-from .planning.choice import Request
+from .planning.choice import Request, lacks_table, may_lack_table
 from .planning.plan import Plan
 from .policies import Policy
 from .session import GENERAL_QUESTION, Session, tool_use_of
@@ -30,6 +31,8 @@ from .sessions.history import History, StoredHistory, question_of, request_of, r
 from .sessions.local_engine import LocalEngine
 from .sessions.protocol import Conversation
 from .sessions.snapshot import Snapshot
+
+log = logging.getLogger("edgekv")
 
 
 class Runtime:
@@ -89,6 +92,11 @@ class Runtime:
         self.options = self.plan.resolve(request.options)
         self.load_s = time.perf_counter() - started
         self.closed = False
+        if may_lack_table(path, policy, budget) and lacks_table(self.plan):
+            log.info(
+                "%s has no table of its heads, so each keeps %d cells; edgekv heads measures a table, which divides them",
+                *(path.name, self.plan.budget_cells),
+            )
 
     def session(
         self,

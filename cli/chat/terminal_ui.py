@@ -22,7 +22,7 @@ from .plain import PlainInput, PlainReply
 from .status import reply_line
 
 COMFORT_BYTES = 18 * MIB  # 16 measured (docs/chat.md), and what this plan itself leaves behind
-ENOUGH_CELLS = 512  # the planner, too, calls these enough (docs/memory.md)
+ENOUGH_CELLS = 512  # the default model finds 17 of 20 facts with these (docs/memory.md)
 
 
 class Input(Protocol):

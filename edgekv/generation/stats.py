@@ -26,6 +26,7 @@ class Stats:
     evictions, evicted_cells: compactions, and the cells that they evicted, summed over layers and heads
     repositions: compactions that turned the kept keys to other RoPE positions
     tokens_seen, cells_used: tokens of the whole session and cells used per head, after the reply
+    even_cells: all heads keep equally many cells; False = the policy divides them
     probes, probe_s: number of times that the question was fed as a probe, and their time
     drafted_tokens, accepted_tokens: tokens decoded as drafts, and the accepted ones among them
     passes, first_pass_s: number of times that the prompt was read, and the time from the start until it was read again.
@@ -56,6 +57,7 @@ class Stats:
     tokens_seen: int = 0
     cells_used: int = 0
     budget_cells: int = 0
+    even_cells: bool = True
     passes: int = 1
     first_pass_s: float = 0.0
     prefill_s: float = 0.0

@@ -84,6 +84,11 @@ class Plan:
         return self.n_cells * self.cell_bytes
 
     @property
+    def even_cells(self) -> bool:
+        """True if all heads keep equally many cells; False if the policy divides them."""
+        return self.n_cells_max == self.n_cells
+
+    @property
     def resident(self) -> float:
         """Share of the layers whose weights stay in memory."""
         return 1 - self.n_streamed / max(1, self.n_layers)

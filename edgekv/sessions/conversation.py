@@ -167,7 +167,7 @@ class LocalConversation:
     ) -> Generator[str, None, None]:
         """Read the prompt, then generate token by token. After any exception the next use goes on from the cells."""
         loaded = self._open()
-        stats = self.stats = Stats(budget_cells=loaded.plan.budget_cells)
+        stats = self.stats = Stats(budget_cells=loaded.plan.budget_cells, even_cells=loaded.plan.even_cells)
         self.state.note()
         before = replace(self.state.work)
         try:

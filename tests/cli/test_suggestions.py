@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import tempfile
 
 import pytest
@@ -53,24 +54,27 @@ def test_the_plan_of_an_outline_is_that_of_the_model(default_model, tmp_path):
     assert abs(outline.parts.vocabulary - real.parts.vocabulary) <= 4 * MIB
 
 
-def suggestion(name, parameters, cells):
+def suggestion(name, parameters, cells, resident=1.0):
     command = f"edgekv pull {name}"
-    return Suggestion(name, name, parameters, "Q8_0", "MIT", 1, 8192, cells, "f16", 3 * MIB, command)
+    return Suggestion(name, name, parameters, "Q8_0", "MIT", 1, 8192, cells, resident, "f16", 3 * MIB, command)
 
 
 def test_the_largest_model_with_enough_cells_comes_first(monkeypatch):
     unsorted = [
         *(suggestion("small", 100, 8000), suggestion("absent", 9000, None), suggestion("cramped", 3000, 100)),
-        *(suggestion("large", 1700, 512), suggestion("narrow", 4000, 200)),
+        *(suggestion("large", 1700, 512), suggestion("narrow", 4000, 200), suggestion("read", 3000, 600, 0.5)),
+        *(suggestion("waiting", 7000, 2048, 0.25), suggestion("slower", 8000, 2048, 0.1)),
     ]
     monkeypatch.setattr(suggest, "_suggestions", lambda ceiling: iter(unsorted))
     found = json.loads(run_here("models", "--suggest", "--memory", "1GiB", "--json").stdout)["models"]
-    assert [it["name"] for it in found] == ["large", "small", "narrow", "cramped", "absent"]
+    assert [it["name"] for it in found] == ["read", "large", "small", "narrow", "cramped", "waiting", "slower", "absent"]
     table = run_here("models", "--suggest", "--memory", "1GiB").stdout
     assert table.startswith("under 1024.0 MiB, best first:")
     assert "large 1.7B Q8_0" in table
     assert "needs 3 MiB" in table
-    assert table.endswith("edgekv pull large\nedgekv pull small\nedgekv pull narrow\nedgekv pull cramped\n")
+    assert re.search(r"waiting 7.0B Q8_0 .* 25%", table)
+    names = ("read", "large", "small", "narrow", "cramped", "waiting", "slower")
+    assert table.endswith("".join(f"edgekv pull {name}\n" for name in names))
 
 
 def test_each_model_is_planned_by_its_dimensions(monkeypatch, tmp_path):
@@ -80,9 +84,18 @@ def test_each_model_is_planned_by_its_dimensions(monkeypatch, tmp_path):
     assert found["ceiling_bytes"] == 1500 * MIB
     fits, larger = (it for it in found["models"] if it["command"] != "edgekv chat")  # the bundled model has no pull
     assert (fits["command"], larger["name"]) == (f"edgekv pull {SUGGESTED[0].name}", SUGGESTED[-1].name)
-    assert fits["cells"] > 512
-    assert (larger["cells"], larger["needed_bytes"] > 1500 * MIB) == (None, True)
+    assert (fits["cells"] > 512, fits["resident"]) == (True, 1)
+    assert (larger["cells"] > 512, 0 < larger["resident"] < 0.5) == (True, True)  # the others are read from the file
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_of_which_some_layers_are_read_from_the_file_may_be_the_best(monkeypatch):
+    """With all weights in memory it would not fit."""
+    model = next(model for model in SUGGESTED if model.parameters == 1_540)
+    monkeypatch.setattr(suggest, "SUGGESTED", [SUGGESTED[0], model])
+    found = json.loads(run_here("models", "--suggest", "--memory", "1GiB", "--json").stdout)["models"]
+    assert found[0]["name"] == model.name
+    assert 0.5 <= found[0]["resident"] < 1
 
 
 def test_a_ceiling_without_suggestions_is_refused():

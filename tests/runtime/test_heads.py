@@ -231,3 +231,19 @@ def test_other_policies_have_to_be_the_same(model, tmp_path):
             pytest.raises(edgekv.SessionFileError, match="policy="),
         ):
             rt.load_session(tmp_path / "a.session")
+
+
+def test_even_cells_of_a_model_without_a_table_are_told(tiny_model, model, caplog):
+    caplog.set_level("INFO", "edgekv")
+    plain = tiny_model(**SHAPE, n_ctx_train=1024)
+
+    def even(path, **named):
+        caplog.clear()
+        with edgekv.Runtime(path, memory="1GiB", **named) as runtime, runtime.session() as session:
+            list(session.chat("Who?", max_tokens=1))
+            return session.stats.even_cells, caplog.text.count("has no table of its heads")
+
+    assert even(plain, budget=BUDGET) == (True, 1)
+    assert f"each keeps {BUDGET} cells" in caplog.text
+    assert even(plain) == even(plain, budget=BUDGET, policy="keydiff") == (True, 0)
+    assert even(model, budget=BUDGET) == even(plain, budget=BUDGET, policy="keydiff+ada") == (False, 0)
