@@ -32,7 +32,7 @@ class Suggestion:
 
     parameters: in millions
     cells: that each head keeps; None = the model does not fit
-    resident: share of the layers whose weights stay in memory; those of the others are read from the file for each token
+    resident: share of the layers whose weights stay in memory; of the others they are read for each token
     needed_bytes: planned peak, or the least ceiling that the model would fit
     command: how to get it
     """

@@ -67,7 +67,16 @@ def test_the_largest_model_with_enough_cells_comes_first(monkeypatch):
     ]
     monkeypatch.setattr(suggest, "_suggestions", lambda ceiling: iter(unsorted))
     found = json.loads(run_here("models", "--suggest", "--memory", "1GiB", "--json").stdout)["models"]
-    assert [it["name"] for it in found] == ["read", "large", "small", "narrow", "cramped", "waiting", "slower", "absent"]
+    assert [it["name"] for it in found] == [
+        "read",
+        "large",
+        "small",
+        "narrow",
+        "cramped",
+        "waiting",
+        "slower",
+        "absent",
+    ]
     table = run_here("models", "--suggest", "--memory", "1GiB").stdout
     assert table.startswith("under 1024.0 MiB, best first:")
     assert "large 1.7B Q8_0" in table
