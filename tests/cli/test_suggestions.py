@@ -67,22 +67,13 @@ def test_the_largest_model_with_enough_cells_comes_first(monkeypatch):
     ]
     monkeypatch.setattr(suggest, "_suggestions", lambda ceiling: iter(unsorted))
     found = json.loads(run_here("models", "--suggest", "--memory", "1GiB", "--json").stdout)["models"]
-    assert [it["name"] for it in found] == [
-        "read",
-        "large",
-        "small",
-        "narrow",
-        "cramped",
-        "waiting",
-        "slower",
-        "absent",
-    ]
+    names = ["read", "large", "small", "narrow", "cramped", "waiting", "slower"]
+    assert [it["name"] for it in found] == [*names, "absent"]
     table = run_here("models", "--suggest", "--memory", "1GiB").stdout
     assert table.startswith("under 1024.0 MiB, best first:")
     assert "large 1.7B Q8_0" in table
     assert "needs 3 MiB" in table
     assert re.search(r"waiting 7.0B Q8_0 .* 25%", table)
-    names = ("read", "large", "small", "narrow", "cramped", "waiting", "slower")
     assert table.endswith("".join(f"edgekv pull {name}\n" for name in names))
 
 
