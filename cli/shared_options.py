@@ -92,7 +92,7 @@ def common(
     kv_type: Annotated[
         str | None,
         typer.Option(
-            help="Type of cached keys and values: f16, q8_0, q4_0. Default: f16, or less where memory is short."
+            help="Type of cached keys and values: f16, q8_0, q4_0. Default: q8_0, or f16 if it holds as many cells."
         ),
     ] = None,
     threads: Annotated[int | None, typer.Option(help="Threads. Default: one for every processor.")] = None,
@@ -131,14 +131,17 @@ def common(
     ] = None,
     mmap: Annotated[
         bool | None,
-        typer.Option("--mmap/--no-mmap", help="Map the weights from the file. Default: if they are not repacked."),
+        typer.Option(
+            "--mmap/--no-mmap",
+            help="Map the weights from the file. Default: if all of them lie in memory as they are there.",
+        ),
     ] = None,
     resident: Annotated[
         str | None,
         typer.Option(
             metavar="SHARE",
             help="Layers whose weights stay in memory, as 50%; those of the others are read again and again. Default: "
-            "all, or as many as leave room for 512 cells.",
+            "all, or as many as leave room for 2,048 cells.",
         ),
     ] = None,
     gpu_layers: Annotated[

@@ -97,9 +97,10 @@ class Options:
     grammars: replies may follow a grammar or a JSON schema; the plan counts the memory for that
     allow_beyond_trained: feed positions past the trained context if keys are not repositioned
     repack: keep weights in the processor's own order, if that is faster
-    mmap: map the weights from the file; None = only if they are not repacked; both together hold them twice
+    mmap: map the weights from the file; None = only if all of them lie in memory as they are there; with repack they
+        would be held twice
     resident: share of the layers whose weights stay in memory, 0 to 1 or as in "50%"; those of the others are read from
-        the file whenever their turn comes; None = all of them, or as many as leave room for 512 cells
+        the file whenever their turn comes; None = all of them, or as many as leave room for 2,048 cells
     gpu_layers: layers to put on devices, of which one more than the model has is the output matrix: GPUs in builds that
         have one, and those of `rpc`, which get what their ceilings hold if this is left open
     rpc: servers that lend their devices, HOST:PORT as a list or between commas; needs `isolated`

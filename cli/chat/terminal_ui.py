@@ -102,7 +102,7 @@ def _can_draw() -> bool:
 def _has_room(options: dict[str, Any]) -> bool:
     """Return True if a runtime of these options has enough cells beside the editor, or all that it asks for.
 
-    For the editor's sake none of its layers may be streamed, and no cells be even that would be divided over heads.
+    For the editor's sake no more layers may be streamed, and no cells be even that would be divided over heads.
     """
     if options["isolated"]:  # the ceiling is for the worker
         return True
@@ -114,7 +114,7 @@ def _has_room(options: dict[str, Any]) -> bool:
         plan = edgekv.plan(**options | {"memory": asked.ceiling_bytes - COMFORT_BYTES})
         if plan.n_streamed or plan.policy != asked.parsed_policy.spec:
             alone = edgekv.plan(**options)
-            if (plan.n_streamed and not alone.n_streamed) or plan.policy != alone.policy:
+            if plan.n_streamed > alone.n_streamed or plan.policy != alone.policy:
                 return False  # weights in memory are worth more than an editor
     except edgekv.CeilingError:
         return False

@@ -62,8 +62,8 @@ def suggestion(name, parameters, cells, resident=1.0):
 def test_the_largest_model_with_enough_cells_comes_first(monkeypatch):
     unsorted = [
         *(suggestion("small", 100, 8000), suggestion("absent", 9000, None), suggestion("cramped", 3000, 100)),
-        *(suggestion("large", 1700, 512), suggestion("narrow", 4000, 200), suggestion("read", 3000, 600, 0.5)),
-        *(suggestion("waiting", 7000, 2048, 0.25), suggestion("slower", 8000, 2048, 0.1)),
+        *(suggestion("large", 1700, 512), suggestion("narrow", 4000, 200), suggestion("read", 3000, 600, 0.75)),
+        *(suggestion("waiting", 7000, 2048, 0.5), suggestion("slower", 8000, 2048, 0.1)),
     ]
     monkeypatch.setattr(suggest, "_suggestions", lambda ceiling: iter(unsorted))
     found = json.loads(run_here("models", "--suggest", "--memory", "1GiB", "--json").stdout)["models"]
@@ -73,7 +73,7 @@ def test_the_largest_model_with_enough_cells_comes_first(monkeypatch):
     assert table.startswith("under 1024.0 MiB, best first:")
     assert "large 1.7B Q8_0" in table
     assert "needs 3 MiB" in table
-    assert re.search(r"waiting 7.0B Q8_0 .* 25%", table)
+    assert re.search(r"waiting 7.0B Q8_0 .* 50%", table)
     assert table.endswith("".join(f"edgekv pull {name}\n" for name in names))
 
 
@@ -85,7 +85,7 @@ def test_each_model_is_planned_by_its_dimensions(monkeypatch, tmp_path):
     fits, larger = (it for it in found["models"] if it["command"] != "edgekv chat")  # the bundled model has no pull
     assert (fits["command"], larger["name"]) == (f"edgekv pull {SUGGESTED[0].name}", SUGGESTED[-1].name)
     assert (fits["cells"] > 512, fits["resident"]) == (True, 1)
-    assert (larger["cells"] > 512, 0 < larger["resident"] < 0.5) == (True, True)  # the others are read from the file
+    assert (larger["cells"] > 512, 0 < larger["resident"] < 0.75) == (True, True)  # the others are read from the file
     assert list(tmp_path.iterdir()) == []
 
 
@@ -95,7 +95,7 @@ def test_a_model_of_which_some_layers_are_read_from_the_file_may_be_the_best(mon
     monkeypatch.setattr(suggest, "SUGGESTED", [SUGGESTED[0], model])
     found = json.loads(run_here("models", "--suggest", "--memory", "1GiB", "--json").stdout)["models"]
     assert found[0]["name"] == model.name
-    assert 0.5 <= found[0]["resident"] < 1
+    assert 0.75 <= found[0]["resident"] < 1
 
 
 def test_a_ceiling_without_suggestions_is_refused():
