@@ -22,6 +22,18 @@ const edgekv_cache_params needs = [] {
     return params;
 }();
 
+llama_context * new_context(llama_model * model, int32_t n_threads) {
+    llama_context_params params = llama_context_default_params();
+    params.n_batch = params.n_ubatch = n_ubatch;
+    params.n_seq_max                 = 1;
+    params.n_threads = params.n_threads_batch = n_threads;
+    params.flash_attn_type                    = LLAMA_FLASH_ATTN_TYPE_ENABLED;
+    const edgekv_layout layout                = { 256, 256, 0 };
+    llama_context *     ctx                   = nullptr;
+    CHECK(edgekv_context_new(model, &params, &layout, &ctx, nullptr, 0) == EDGEKV_STATUS_OK);
+    return ctx;
+}
+
 // A model of which layers are streamed, and a context.
 struct Streamed {
     Streamed(const char * path, uint32_t n_streamed, int32_t n_threads = 1, bool repack = false, bool maps = false) {
@@ -42,14 +54,7 @@ struct Streamed {
     }
 
     struct Held {
-        Held(llama_model * model, int32_t n_threads) {
-            llama_context_params params = llama_context_default_params();
-            params.n_batch = params.n_ubatch = n_ubatch;
-            params.n_seq_max                 = 1;
-            params.n_threads = params.n_threads_batch = n_threads;
-            params.flash_attn_type                    = LLAMA_FLASH_ATTN_TYPE_ENABLED;
-            const edgekv_layout layout                = { 256, 256, 0 };
-            CHECK(edgekv_context_new(model, &params, &layout, &ctx, nullptr, 0) == EDGEKV_STATUS_OK);
+        Held(llama_model * model, int32_t n_threads) : ctx(new_context(model, n_threads)) {
             edgekv_cache * opened = nullptr;
             CHECK(edgekv_cache_open(ctx, &needs, &opened, nullptr, 0) == EDGEKV_STATUS_OK);
             cache.reset(opened);
@@ -58,7 +63,7 @@ struct Streamed {
             cache.reset();
             llama_free(ctx);
         }
-        llama_context * ctx = nullptr;
+        llama_context * ctx;
         Cache           cache;
     };
 
@@ -131,20 +136,18 @@ void test_parts(const char * path) {
         params.use_extra_bufts    = repack;
         params.no_alloc           = true;
         params.load_mode          = LLAMA_LOAD_MODE_NONE; // a mapping counts the file's padding
-        std::unique_ptr<llama_model, decltype(&llama_model_free)> all(nullptr, llama_model_free);
-        llama_model * loaded = nullptr;
-        CHECK(edgekv_model_load(path, &params, &loaded, nullptr, 0) == EDGEKV_STATUS_OK);
-        all.reset(loaded);
-        const Streamed::Held context(all.get(), 1);
-        const uint32_t       n_layers = all->hparams.n_layer_all;
-        edgekv_memory        before;
-        CHECK(edgekv_context_memory(context.ctx, &before, nullptr, 0) == EDGEKV_STATUS_OK);
+        llama_model * all         = nullptr;
+        CHECK(edgekv_model_load(path, &params, &all, nullptr, 0) == EDGEKV_STATUS_OK);
+        llama_context * ctx      = new_context(all, 1);
+        const uint32_t  n_layers = all->hparams.n_layer_all;
+        edgekv_memory   before;
+        CHECK(edgekv_context_memory(ctx, &before, nullptr, 0) == EDGEKV_STATUS_OK);
         for (uint32_t n_streamed = 0; n_streamed <= n_layers; ++n_streamed) {
             edgekv_parts parts = {};
             parts.weight_bytes = before.weight_bytes;
             parts.repack_bytes = before.repack_bytes;
             edgekv_streaming planned;
-            CHECK(edgekv_parts_stream(all.get(), n_streamed, n_ubatch, &parts, &planned, nullptr, 0) == EDGEKV_STATUS_OK);
+            CHECK(edgekv_parts_stream(all, n_streamed, n_ubatch, &parts, &planned, nullptr, 0) == EDGEKV_STATUS_OK);
             const Streamed streamed(path, n_streamed, 1, repack);
             edgekv_memory  memory;
             CHECK(edgekv_context_memory(streamed.context->ctx, &memory, nullptr, 0) == EDGEKV_STATUS_OK);
@@ -155,7 +158,9 @@ void test_parts(const char * path) {
         }
         edgekv_parts     parts = {};
         edgekv_streaming planned;
-        CHECK(edgekv_parts_stream(all.get(), n_layers + 1, n_ubatch, &parts, &planned, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+        CHECK(edgekv_parts_stream(all, n_layers + 1, n_ubatch, &parts, &planned, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+        llama_free(ctx);
+        llama_model_free(all);
     }
 }
 
