@@ -15,6 +15,7 @@ from edgekv.extras import needed
 from edgekv.memory import process
 from edgekv.memory.sizes import MIB
 
+from .gbnf import Tokens, is_lark, lark_of
 from .source import Grammar
 from .tool_schemas import TOOL_OPTIONS, Verdict
 
@@ -68,12 +69,14 @@ class Vocabulary:
     def _matcher(self, grammar: Grammar) -> Any:
         lib = self._lib
         text = grammar.text
-        if grammar.name == "grammar":
-            try:
-                text = lib.grammar_from("gbnf", text)
-            except (ValueError, RecursionError) as error:
-                raise GrammarError(f"{grammar.name} is refused: {error}; correct it (docs/replies.md)") from error
+        if grammar.name == "grammar" and not is_lark(text):
+            text = lark_of(text, Tokens(self._model.n_vocab, self._model.ends, self._token_of))
         return lib.LLMatcher(self._tokenizer, text, log_level=0, limits=lib.LLParserLimits(**LIMITS))
+
+    def _token_of(self, spelling: str) -> int | None:
+        """Return the token that is spelt so, which may be a control token; None if it is several."""
+        tokens = self._model.tokenize(spelling, special=True)
+        return tokens[0] if len(tokens) == 1 else None
 
     def _made(self) -> Any:
         model = self._model

@@ -63,6 +63,17 @@ def test_a_reply_follows_its_grammar(session, grammar):
     assert session.stats.finish_reason == "end"
 
 
+def test_a_grammar_may_name_tokens_of_the_model(runtime, session):
+    (token,), (end,) = (runtime.tokenize(name, special=True) for name in ("<|im_start|>", "<|im_end|>"))
+    marker = "<|im_start|>"
+    assert said(session, grammar=f'root ::= "a" {marker} <[{token}]> !{marker} "b"', sampling=DRAWN)[0] == "a"
+    assert session.stats.generated_tokens == 5
+    with pytest.raises(edgekv.GrammarError, match="ends a reply"):
+        said(session, grammar=f"root ::= <[{end}]>")
+    reply = said(session, grammar=r"root ::= start [\-\u00e9]{2}" + '\nstart ::= "a"{0} "x"', sampling=DRAWN)
+    assert re.fullmatch("x[-é]{2}", reply)
+
+
 def test_without_a_grammar_the_model_says_something_else(session):
     assert not re.match(r"[0-9]", said(session, sampling=DRAWN, max_tokens=20))
 
