@@ -24,6 +24,10 @@ HOSTILE = {
     "deep": "[" * 100_000,
     "no number": {"const": math.nan},
     "not plain": {"enum": [{1, 2}]},
+    "rounded": {"enum": [2**60, 2**60 + 1]},
+    "least integer": {"const": -(2**63)},
+    "least bounds": {"type": "integer", "minimum": -1e30, "maximum": -1e29},
+    "a key twice": '{"const": 1, "const": 2}',
 }
 for _name, _depth in (("deep object", 3000), ("less deep object", 300)):
     HOSTILE[_name] = {"type": "integer"}

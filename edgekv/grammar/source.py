@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from edgekv.errors import GrammarError
+
+from .schema_parts import drop_empty_words, parts, rounded_numbers, schemas_within
 
 MAX_CHARS = 1 << 17  # characters of a grammar or a schema
 MAX_DEPTH = 100  # nested objects and lists of a schema
@@ -39,12 +42,17 @@ def grammar_of(grammar: str | None, json_schema: Mapping[str, Any] | str | bool 
         raise GrammarError("grammar= and json_schema= are both given; a reply follows one of them")
     if json_schema is not None:
         schema = schema_of(json_schema, "json_schema")
+        _check_numbers(schema, "json_schema")
+        drop_empty_words(schema)
         _check_size(json.dumps(schema), "json_schema")
         text = json.dumps({"grammars": [{"json_schema": {"x-guidance": JSON_OPTIONS} | schema}]})
         return Grammar(text, "json_schema", multiplies(schema))
     if not isinstance(grammar, str) or not grammar.strip():
         raise GrammarError(f"grammar={grammar!r} is not possible; give a grammar as a text (docs/replies.md)")
     _check_size(grammar, "grammar")
+    for schema in schemas_within(grammar):
+        _check_depth(schema, "grammar")
+        _check_numbers(schema, "grammar")
     return Grammar(grammar, "grammar", "%json" in grammar)
 
 
@@ -56,7 +64,7 @@ def schema_of(schema: Mapping[str, Any] | str | bool, name: str) -> dict[str, An
     try:
         if isinstance(schema, str):
             _check_size(schema, name)
-            plain = json.loads(schema, parse_constant=_refuse)
+            plain = json.loads(schema, parse_constant=_refuse, object_pairs_hook=_once)
         else:
             plain = json.loads(json.dumps(schema if isinstance(schema, bool) else dict(schema), allow_nan=False))
     except (ValueError, TypeError, RecursionError) as error:
@@ -67,9 +75,13 @@ def schema_of(schema: Mapping[str, Any] | str | bool, name: str) -> dict[str, An
         raise GrammarError(f"{name}={plain!r} allows no reply; give a JSON schema, which is an object")
     if "x-guidance" in plain:
         raise GrammarError(f"{name} holds 'x-guidance', which could loosen it; leave that out")
-    if not _is_within(plain, MAX_DEPTH):
-        raise GrammarError(f"{name} nests more than {MAX_DEPTH} objects and lists; give a flatter one")
+    _check_depth(plain, name)
     return plain
+
+
+def _check_depth(value: object, name: str) -> None:
+    if not _is_within(value, MAX_DEPTH):
+        raise GrammarError(f"{name} nests more than {MAX_DEPTH} objects and lists; give a flatter one")
 
 
 def _is_within(value: object, depth: int) -> bool:
@@ -86,6 +98,24 @@ def multiplies(schema: object) -> bool:
     branching = [key for key in ("allOf", "anyOf", "oneOf", "$ref") if key in schema]
     several = isinstance(schema.get("allOf"), list) and len(schema["allOf"]) > 1
     return several or len(branching) > 1 or any(map(multiplies, schema.values()))
+
+
+def _check_numbers(schema: object, name: str) -> None:
+    """Raise GrammarError for a number that would be rounded."""
+    for part in parts(schema):
+        for word in rounded_numbers(part):
+            raise GrammarError(
+                f"{name} has a number at {part.place[:200]}{word} that would be rounded: a double has to hold it, and "
+                "it has to be less than 2**63; write it as a text, as in '1234567890123456789', or leave it out"
+            )
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        ((name, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"an object has {name[:60]!r} twice")
+    return found
 
 
 def _refuse(constant: str) -> float:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+from .schema_parts import SCHEMAS_BY_NAME, drop_empty_words, parts, rounded_numbers
 from .source import JSON_OPTIONS
 
 # Schemas of tools come from libraries, and their callers cannot change them: a constraint that no grammar can express
@@ -17,8 +18,7 @@ TOOL_OPTIONS = JSON_OPTIONS | {"lenient": True, "coerce_one_of": True}
 MOST_CHECKS = 500  # parts of one schema that are compiled alone; beyond them any object is taken
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
-# keywords that hold schemas by name, in a list, and alone
-_BY_NAME = {"properties", "patternProperties", "$defs", "definitions"}
+# keywords that hold schemas in a list, and alone
 _LISTED = {"anyOf", "oneOf", "allOf", "prefixItems"}
 _ALONE = {"additionalProperties", "items"}
 
@@ -43,12 +43,17 @@ class FittedSchema(NamedTuple):
 
 
 def plain(parameters: str) -> FittedSchema:
-    """Return the schema of a tool's arguments, which are an object, without patterns that no grammar can express.
+    """Return the schema of a tool's arguments, which are an object, without what is known to fit no grammar.
 
     parameters: the schema, as JSON
     """
     dropped: list[str] = []
     schema = json.loads(parameters, object_hook=lambda it: _without_unusable_patterns(it, dropped))
+    for part in parts(schema):
+        for word in rounded_numbers(part):
+            del part.schema[word]
+            dropped.append(word)
+    drop_empty_words(schema)
     if schema.get("type", "object") != "object":
         dropped.append("type")
     return FittedSchema(schema | ANY_OBJECT, _once(dropped))
@@ -83,7 +88,7 @@ class _Mending:
 
     def mended(self, schema: Mapping[str, Any]) -> dict[str, Any]:
         """Return a schema, or a part of it, in which each part compiles by itself."""
-        parts = {key: value for key, value in schema.items() if key in _BY_NAME | _LISTED | _ALONE | {"$ref"}}
+        parts = {key: value for key, value in schema.items() if key in SCHEMAS_BY_NAME | _LISTED | _ALONE | {"$ref"}}
         own = {key: value for key, value in schema.items() if key not in parts}
         if not self._compiles(own):
             alone = {key: value for key, value in own.items() if self._compiles({key: value})}
@@ -104,7 +109,7 @@ class _Mending:
         """Return a part that holds schemas; None = it holds none."""
         if key == "$ref":
             return value if self._resolves(value) else None
-        if key in _BY_NAME:
+        if key in SCHEMAS_BY_NAME:
             return {name: self._inner(it) for name, it in value.items()} if isinstance(value, dict) else None
         if isinstance(value, list):
             return [self._inner(it) for it in value] if key in _LISTED or key == "items" else None

@@ -372,9 +372,10 @@ def test_choices_that_are_none(session, choice):
         {"type": "integer", "not": {"const": 3}, "if": {"minimum": 2}, "then": {"maximum": 9}},
         {"oneOf": [{"type": "integer"}, {"type": "number"}]},
         {"type": "string", "maxLength": 5, "pattern": "^(?!x).*$"},
+        {"type": "integer", "const": -(2**63)},
         {"type": "object", "patternProperties": {r"^(a)\1$": {"type": "integer"}}, "additionalProperties": False},
     ],
-    ids=["notes", "format", "list", "names", "not", "one of", "pattern", "pattern of names"],
+    ids=["notes", "format", "list", "names", "not", "one of", "pattern", "least integer", "pattern of names"],
 )
 def test_a_constraint_that_no_grammar_expresses_is_dropped_and_the_others_hold(session, schema):
     """An agent is answered, whatever a library wrote into the schemas of its tools. What the model is told is whole."""
@@ -402,7 +403,9 @@ DAY = {"enum": ["today", "tomorrow"]}
     ("schema", "dropped"),
     [
         ({"type": "array", "items": {"type": "integer"}, "maxItems": 2, "uniqueItems": True}, ["uniqueItems"]),
-        ({"type": "object", "propertyNames": {"type": "string"}, "maxProperties": 1}, ["propertyNames"]),
+        ({"type": "object", "propertyNames": {"pattern": "^a"}, "maxProperties": 1}, ["propertyNames"]),
+        ({"type": "integer", "enum": [2**60 + 1, 2**60 + 2]}, ["enum"]),
+        ({"type": "integer", "minimum": 5, "maximum": 2**63}, ["maximum"]),
         ({"type": "string", "maxLength": 5, "format": "my-own"}, ["format my-own"]),
         ({"type": "string", "maxLength": 5, "pattern": "^(?=a)"}, ["pattern"]),
         ({"type": "string", "maxLength": 5, "pattern": "("}, ["pattern"]),

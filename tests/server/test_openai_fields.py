@@ -256,7 +256,7 @@ def test_long_results_of_tools_are_read(ask):
     assert answer.status_code == 200, answer.text
 
 
-ODD = {"type": "object", "properties": {"data": {"type": "object", "propertyNames": {"type": "string"}}}}
+ODD = {"type": "object", "properties": {"data": {"type": "object", "propertyNames": {"pattern": "^a"}}}}
 ODD_TOOLS = [
     {"type": "function", "function": {"name": name, "parameters": schema}}
     for name, schema in (("browser_drop", ODD), ("weather", Weather.model_json_schema()))
@@ -264,7 +264,7 @@ ODD_TOOLS = [
 
 
 async def test_a_relaxed_tool_is_told(client):
-    """A record of zod, as MCP servers send it, has a word that no grammar expresses."""
+    """A record, as MCP servers send it, may have a word that no grammar expresses."""
     reply = await client.chat.completions.create(**asked(tools=ODD_TOOLS, max_tokens=5))
     assert reply.edgekv["relaxed_tools"] == {"browser_drop": ["propertyNames"]}
     stream = await client.chat.completions.create(**asked(tools=ODD_TOOLS, max_tokens=5, stream=True))
