@@ -16,6 +16,7 @@ from edgekv.memory import process
 from edgekv.memory.sizes import MIB
 
 from .gbnf import Tokens, is_lark, lark_of
+from .json_keys import Allowed, KeyWatch, Pieces
 from .source import Grammar
 from .tool_schemas import TOOL_OPTIONS, Verdict
 
@@ -33,7 +34,7 @@ LIMITS = {
 GRAMMAR_BYTES = 8 * MIB
 COMBINING_BYTES = 32 * MIB  # peak while alternatives are combined, within llguidance's own limit
 CODE_BYTES = 8 * MIB  # llguidance's library, once all of it was used
-TOKEN_BYTES = 155  # bytes of a token in the search tree
+TOKEN_BYTES = 158  # bytes of a token: 155 in the search tree, and what is in it
 MAKING_BYTES = 85  # further bytes of a token while the tree is made
 
 CONTROL = b"\xff"  # marks the name of a control token, which no text holds
@@ -52,12 +53,14 @@ class Vocabulary:
     def __init__(self, model: Model) -> None:
         self._model = model
         self._lib = needed("llguidance", "grammar")
-        self._tokenizer = self._made()
+        self._tokenizer, self._pieces = self._made()
         process.return_freed_memory()
 
     def begin(self, grammar: Grammar) -> Matcher:
         """Return the matcher of a new reply. Raises GrammarError for a grammar that cannot be followed."""
-        return Matcher(self._matcher(grammar), grammar, self._model, self._tokenizer.vocab_size)
+        watch = None if grammar.keys is None else KeyWatch(grammar.keys, self._pieces)
+        n_vocab, n_tokens = self._model.n_vocab, self._tokenizer.vocab_size
+        return Matcher(Position(self._matcher(grammar), grammar.name, n_vocab, n_tokens), watch)
 
     def judge(self, schema: Mapping[str, Any]) -> Verdict:
         """Compile the schema of a tool, or a part of it, alone."""
@@ -78,7 +81,8 @@ class Vocabulary:
         tokens = self._model.tokenize(spelling, special=True)
         return tokens[0] if len(tokens) == 1 else None
 
-    def _made(self) -> Any:
+    def _made(self) -> tuple[Any, Pieces]:
+        """Return llguidance's tokenizer, and the pieces of its tokens."""
         model = self._model
         ends, is_end = [*model.ends], {*model.ends}
         tokens = [
@@ -91,7 +95,7 @@ class Vocabulary:
         vocabulary, tokenize = model.addresses()
         try:
             # No slices: each set of tokens that is looked up together takes a further tree, and saves 2 us a token.
-            return self._lib.LLTokenizer.from_llamacpp(
+            tokenizer = self._lib.LLTokenizer.from_llamacpp(
                 tokens=tokens, vocab_ptr=vocabulary, tokenize_fptr=tokenize, eos_token=ends, slices=[]
             )
         except BaseException as error:
@@ -100,6 +104,7 @@ class Vocabulary:
             raise UnsupportedModelError(
                 f"the vocabulary of {model.path.name} cannot be used with a grammar: {error}"
             ) from error
+        return tokenizer, Pieces(tokens[: model.n_vocab], model.piece)
 
 
 def planned_bytes(n_vocab: int) -> int:
@@ -107,26 +112,33 @@ def planned_bytes(n_vocab: int) -> int:
     return CODE_BYTES + n_vocab * TOKEN_BYTES + max(n_vocab * MAKING_BYTES, GRAMMAR_BYTES)
 
 
-class Matcher:
-    """A reply that follows a grammar, token by token. n_tokens: size of the vocabulary, with a stand-in for the end"""
+class Position:
+    """A place in a reply that follows a grammar: what may come next. n_tokens: n_vocab, with a stand-in for the end"""
 
-    def __init__(self, matcher: Any, grammar: Grammar, model: Model, n_tokens: int) -> None:
+    def __init__(self, matcher: Any, name: str, n_vocab: int, n_tokens: int) -> None:
+        """name: name of the argument that gave the grammar, for errors"""
         self._matcher = matcher
         self._bits = np.zeros(-(-n_tokens // 32) * 4, np.uint8)
-        self._n_vocab = model.n_vocab
-        self._name = grammar.name
-        self._check("cannot be followed")
-        if not self._allowed("cannot be followed").any():
-            raise GrammarError(f"{grammar.name} allows no reply: nothing can come first; correct it (docs/replies.md)")
+        self._n_vocab = n_vocab
+        self._n_tokens = n_tokens
+        self.name = name
 
-    def mask(self, logits: npt.NDArray[np.float32]) -> None:
-        """Set the logits (n_vocab,) of all tokens that may not come next to minus infinity."""
-        np.copyto(logits, -np.inf, where=~self._allowed())
+    def allowed(self, otherwise: str = "became too complex") -> Allowed:
+        """Return which tokens may come next, (n_vocab,). otherwise: the words of the error if that fails"""
+        self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
+        self.check(otherwise)
+        return np.unpackbits(self._bits, count=self._n_vocab, bitorder="little").view(np.bool_)
 
-    def accept(self, token: int) -> None:
-        """Advance by a token, which must be allowed."""
+    def advance(self, token: int) -> None:
+        """Go on by a token, which must be allowed."""
         self._matcher.consume_token(token)
-        self._check("became too complex")
+        self.check("became too complex")
+
+    def after(self, token: int) -> Position:
+        """Return the place after another token; this one stays."""
+        found = Position(self._matcher.deep_copy(), self.name, self._n_vocab, self._n_tokens)
+        found.advance(token)
+        return found
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -138,13 +150,46 @@ class Matcher:
         """Return True if only the end of the reply can follow."""
         return bool(self._matcher.is_stopped())
 
-    def _allowed(self, otherwise: str = "became too complex") -> npt.NDArray[np.bool_]:
-        """Return which tokens may come next, (n_vocab,). otherwise: the words of the error if that fails"""
-        self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
-        self._check(otherwise)
-        return np.unpackbits(self._bits, count=self._n_vocab, bitorder="little").view(np.bool_)
-
-    def _check(self, what: str) -> None:
+    def check(self, what: str) -> None:
+        """Raise GrammarError if llguidance gave up. what: the words for it"""
         if self._matcher.is_error():
             reason = self._matcher.get_error().strip().splitlines()[0][:300]
-            raise GrammarError(f"{self._name} {what}: {reason}; give a simpler one (docs/replies.md)")
+            raise GrammarError(f"{self.name} {what}: {reason}; give a simpler one (docs/replies.md)")
+
+
+class Matcher:
+    """A reply that follows a grammar, token by token. watch: follows the keys of its JSON"""
+
+    def __init__(self, position: Position, watch: KeyWatch | None) -> None:
+        self._position = position
+        self._watch = watch
+        position.check("cannot be followed")
+        if not position.allowed("cannot be followed").any():
+            raise GrammarError(f"{position.name} allows no reply: nothing can come first; correct it (docs/replies.md)")
+
+    def mask(self, logits: npt.NDArray[np.float32]) -> None:
+        """Set the logits (n_vocab,) of all tokens that may not come next to minus infinity."""
+        allowed = self._position.allowed()
+        if self._watch is not None:
+            allowed[self._watch.repeating(self._position, allowed)] = False
+            if not allowed.any():
+                raise GrammarError(
+                    f"{self._position.name} leaves no name for another key of an object; let it have fewer keys"
+                )
+        np.copyto(logits, -np.inf, where=~allowed)
+
+    def accept(self, token: int) -> None:
+        """Advance by a token, which must be allowed."""
+        self._position.advance(token)
+        if self._watch is not None:
+            self._watch.accept(token)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Constraints of schemas that the grammar leaves out."""
+        return self._position.notes
+
+    @property
+    def is_complete(self) -> bool:
+        """Return True if only the end of the reply can follow."""
+        return self._position.is_complete

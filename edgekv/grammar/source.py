@@ -10,6 +10,7 @@ from typing import Any
 
 from edgekv.errors import GrammarError
 
+from .key_rule import KeyRule, key_rule
 from .schema_parts import drop_empty_words, parts, rounded_numbers, schemas_within
 
 MAX_CHARS = 1 << 17  # characters of a grammar or a schema
@@ -26,11 +27,13 @@ class Grammar:
 
     name: name of the argument, for errors
     multiplies: alternatives of its schema may be combined, which takes far more memory than its text
+    keys: the rule for keys of its JSON; None = it is not known to be JSON
     """
 
     text: str
     name: str
     multiplies: bool = False
+    keys: KeyRule | None = None
 
 
 def grammar_of(grammar: str | None, json_schema: Mapping[str, Any] | str | bool | None) -> Grammar:
@@ -46,7 +49,7 @@ def grammar_of(grammar: str | None, json_schema: Mapping[str, Any] | str | bool 
         drop_empty_words(schema)
         _check_size(json.dumps(schema), "json_schema")
         text = json.dumps({"grammars": [{"json_schema": {"x-guidance": JSON_OPTIONS} | schema}]})
-        return Grammar(text, "json_schema", multiplies(schema))
+        return Grammar(text, "json_schema", multiplies(schema), key_rule([schema]))
     if not isinstance(grammar, str) or not grammar.strip():
         raise GrammarError(f"grammar={grammar!r} is not possible; give a grammar as a text (docs/replies.md)")
     _check_size(grammar, "grammar")

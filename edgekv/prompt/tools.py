@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgekv.errors import ConfigError, InputError
+from edgekv.grammar.key_rule import key_rule
 from edgekv.grammar.source import Grammar, multiplies, schema_of
 from edgekv.grammar.tool_schemas import TOOL_OPTIONS, FittedSchema
 
@@ -194,7 +195,8 @@ class CallFormat:
         else:
             start = ["start: TEXT | call", r"TEXT: /([^{\s](.|\n)*)?/"]
         text = "\n".join(["%llguidance {}", *start, f"call: {' | '.join(bodies)}", *rules])
-        return Grammar(text, "tools", any(multiplies(it.schema) for it in schemas))
+        found = [it.schema for it in schemas]
+        return Grammar(text, "tools", any(map(multiplies, found)), key_rule(found, self.before or None))
 
     def parsed(self, text: str) -> tuple[ToolCall, ...]:
         """Return the calls of a reply, without one that was cut off."""

@@ -56,6 +56,12 @@ def test_a_schema_may_be_a_text_and_anything_may_be_json(session):
         json.loads(reply)
 
 
+def test_an_object_has_a_key_once(session):
+    bits = {"type": "object", "patternProperties": {"^[ab]{1,2}$": {"const": 1}}, "additionalProperties": False}
+    reply = said(session, json_schema=bits | {"minProperties": 6, "maxProperties": 6}, sampling=DRAWN)
+    assert sorted(json.loads(reply)) == ["a", "aa", "ab", "b", "ba", "bb"]
+
+
 @pytest.mark.parametrize("grammar", [DIGITS, 'start: /[0-9]+(\\.[0-9]+)?/ "!"'], ids=["gbnf", "lark"])
 def test_a_reply_follows_its_grammar(session, grammar):
     reply = said(session, grammar=grammar, sampling=DRAWN)
