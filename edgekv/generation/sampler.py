@@ -15,7 +15,8 @@ from edgekv.binding import library
 from edgekv.binding.model import Context
 from edgekv.errors import ConfigError
 
-MAX_SEED = 2**32 - 2  # llama.cpp takes the next number as any seed
+MAX_SEED = 2**32 - 2  # llama.cpp takes the next number as any seed, and writes it -1
+ANY_SEED = -1
 MAX_REPEAT_LAST = 4096  # newest tokens that are penalised
 MAX_BIASES = 1024  # tokens whose logits a reply may shift
 MAX_BIAS = 10_000  # no logit comes near it, so its negative forbids a token
@@ -37,7 +38,7 @@ class Sampling:
     repeat_last: number of the newest tokens to penalise
     logit_bias: added to the logits of tokens, as a mapping from ids to numbers; -10,000 forbids a token. It is kept as
         pairs in order of the ids
-    seed: seed of the first reply; None = a new one for each session
+    seed: seed of the first reply; None or -1 = a new one for each session
 
     A session has one sampler. If two replies in a row have equal Samplings, the second one continues: it draws further
     random numbers, and still penalises the tokens of the first one. A reply with another Sampling begins anew.
@@ -64,6 +65,8 @@ class Sampling:
         _in_range("presence_penalty", self.presence_penalty, -2, 2)
         _in_range("repeat_last", self.repeat_last, 1, MAX_REPEAT_LAST, whole=True)
         object.__setattr__(self, "logit_bias", _pairs(self.logit_bias))
+        if self.seed == ANY_SEED:
+            object.__setattr__(self, "seed", None)
         if self.seed is not None:
             _in_range("seed", self.seed, 0, MAX_SEED, whole=True)
 

@@ -125,7 +125,7 @@ def _tool(given: Mapping[str, Any]) -> Tool:
 
 
 def calls_of(given: Sequence[Any]) -> tuple[ToolCall, ...]:
-    """Read an assistant's calls: each {"function": {"name", "arguments"}}, arguments as JSON or a mapping.
+    """Read an assistant's calls: each {"function": {"name", "arguments"}}, arguments as JSON or a mapping, or nothing.
 
     Raises InputError for invalid calls.
     """
@@ -134,7 +134,9 @@ def calls_of(given: Sequence[Any]) -> tuple[ToolCall, ...]:
         function = call.get("function") if isinstance(call, Mapping) else None
         name, arguments = (function.get("name"), function.get("arguments")) if function else (None, None)
         try:
-            if isinstance(arguments, Mapping):
+            if arguments is None or arguments == "":
+                arguments = "{}"
+            elif isinstance(arguments, Mapping):
                 arguments = json.dumps(arguments, ensure_ascii=False)
             _DECODER.decode(arguments if isinstance(arguments, str) else "")
         except (ValueError, TypeError, RecursionError):  # TypeError: JSON has no such value

@@ -133,7 +133,7 @@ BAD = {
     "presence_penalty": [-2.1, 2.1, True],
     "repeat_last": [0, -1, 4097, 1.5, None, True],
     "logit_bias": [{-1: 1}, {1 << 31: 1}, {True: 1}, {"5": 1}],
-    "seed": [-1, 2**32 - 1, 1.5, "0"],
+    "seed": [-2, 2**32 - 1, 1.5, "0"],
 }
 
 
@@ -167,6 +167,10 @@ def test_a_bias_is_added_to_the_logits_while_a_token_is_chosen(runtime, best):
         for other, bias in biases.items():
             logits[other] += bias
         assert token == logits.argmax() != 9
+
+
+def test_seed_minus_one_is_any_seed():
+    assert Sampling(seed=-1) == Sampling()
 
 
 def test_biases_are_kept_in_order_and_are_few():

@@ -106,7 +106,7 @@ def test_a_resent_conversation_costs_its_difference(ask):
         ({"chat_template_kwargs": {"enable_thinking": False}}, "chat_template_kwargs", "unsupported_value"),
         ({"grammar": 'root ::= "a"', "response_format": {"type": "json_object"}}, "grammar", "invalid_value"),
         ({"grammar": 'root ::= "a"', "json_schema": {}}, "grammar", "invalid_value"),
-        ({"stop": ""}, "stop", "invalid_value"),
+        ({"stop": 5}, "stop", "invalid_value"),
         ({"edgekv": {"on_overflow": "explode"}}, "edgekv.on_overflow", "invalid_value"),
         ({"edgekv": {"passes": 2}}, "edgekv.passes", "invalid_value"),
     ],

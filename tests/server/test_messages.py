@@ -89,7 +89,7 @@ def test_thoughts_are_shown_to_those_who_ask(thinking, shown):
         ("thinking", {"type": "some"}),
         ("max_tokens", -2),
         ("max_tokens", None),
-        ("stop_sequences", [""]),
+        ("stop_sequences", [5]),
         ("system", [{"type": "image"}]),
         ("messages", []),
         ("messages", [{"role": "tool", "content": "x"}]),

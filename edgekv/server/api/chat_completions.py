@@ -100,7 +100,7 @@ def text_of(content: str | list[Part], param: str) -> str:
                 f"{param}.content.{i} is of type {part.type[:40]!r}; this server reads parts of type 'text'",
                 param=f"{param}.content.{i}.type",
             )
-    return "".join(part.text or "" for part in content)
+    return "\n".join(part.text for part in content if part.text)
 
 
 def _n_logprobs(logprobs: bool | None, top_logprobs: int | None) -> int | None:

@@ -16,7 +16,7 @@ from .body import Body
 from .endpoint import Endpoint, Query, Work, token_count
 from .message_events import MessageEvents, Thoughts, error_body
 from .message_parts import call_of, function_of, in_turn, missing, unreadable
-from .openai_common import GenerationParams, Stop
+from .openai_common import GenerationParams, Stops, stop_texts
 
 # types of blocks that are read elsewhere, or not again
 NO_TEXT = ("tool_use", "tool_result", "thinking", "redacted_thinking")
@@ -114,7 +114,7 @@ class MessagesBody(GenerationParams, Conversation):
     """The body of a request."""
 
     max_tokens: Annotated[int, Field(ge=-1)]
-    stop_sequences: Annotated[list[Stop], Field(max_length=16)] | None = None
+    stop_sequences: Stops = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
 
@@ -123,7 +123,7 @@ def parse(body: MessagesBody, settings: Settings) -> ReplyRequest:
     """Return the request of a body. Raises ApiError for what cannot be done here."""
     schema = None if body.output_config is None else body.output_config.reply_schema
     arguments = body.arguments(settings, own_form="output_config.format", schema=schema)
-    arguments |= {"stop": tuple(body.stop_sequences or ())}
+    arguments |= {"stop": stop_texts(body.stop_sequences)}
     choice = body.tool_choice or Choice()
     return ReplyRequest(
         messages=messages_of(body),
@@ -171,9 +171,9 @@ def _messages(body: Conversation) -> Iterator[dict[str, Any]]:
 
 def _call(block: Block, param: str) -> dict[str, Any]:
     """Return a tool call of the model."""
-    if block.name is None or block.input is None:
-        raise missing(f"{param}.{'name' if block.name is None else 'input'}")
-    return call_of(block.id or "", block.name, block.input)
+    if block.name is None:
+        raise missing(f"{param}.name")
+    return call_of(block.id or "", block.name, block.input or {})
 
 
 def _result(block: Block, param: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pydantic import Field
 
 import edgekv
 from edgekv.generation.request import MAX_TOKENS
-from edgekv.generation.sampler import MAX_REPEAT_LAST, MAX_SEED, Sampling
+from edgekv.generation.sampler import ANY_SEED, MAX_REPEAT_LAST, MAX_SEED, Sampling
 from edgekv.server.api_errors import ApiError, unsupported
 from edgekv.server.json_stream import DONE, Parts, sse_event
 from edgekv.server.reply_request import Ended, Event, Piece, Reason, ReplyRequest, Usage
@@ -31,8 +31,7 @@ FINISH_REASONS: dict[Reason, str] = {
 
 MOST_CHOICES = 128  # replies of one body
 
-Stop = Annotated[str, Field(min_length=1)]
-
+Stops = str | Annotated[list[str | None], Field(max_length=16)] | None  # an empty text ends nothing
 
 FocusPart = Annotated[str, Field(min_length=1, pattern=r"\S")]
 
@@ -78,7 +77,7 @@ class GenerationParams(LlamaFields):
     repeat_penalty: Annotated[float, Field(ge=1, le=10)] | None = None
     seed: int | None = None
     max_tokens: Annotated[int, Field(ge=-1)] | None = None
-    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
+    stop: Stops = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     logit_bias: dict[str, Any] | list[tuple[Any, Any]] | None = None
@@ -118,7 +117,6 @@ class GenerationParams(LlamaFields):
         """
         self.check()
         focus = False if self.edgekv.focus is None and not settings.focus else self.edgekv.focus
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         given = [most for most in (max_tokens, self.max_tokens, self.n_predict) if most is not None]
         longest = given[0] if given else MAX_TOKENS
         if self.ignore_eos and longest == -1:
@@ -128,7 +126,7 @@ class GenerationParams(LlamaFields):
             "sampling": self.sampling(),
             "max_tokens": None if longest == -1 else longest,
             "longest_s": self.longest_s,
-            "stop": stop,
+            "stop": stop_texts(self.stop),
             "ignore_eos": bool(self.ignore_eos),
             "focus": tuple(focus) if isinstance(focus, list) else focus,
             "on_overflow": self.edgekv.on_overflow,
@@ -155,8 +153,15 @@ class GenerationParams(LlamaFields):
             named["repeat_last"] = MAX_REPEAT_LAST if self.repeat_last_n == -1 else self.repeat_last_n
         if self.logit_bias:
             named["logit_bias"] = biases(self.logit_bias)
-        seed = None if self.seed is None else self.seed % (MAX_SEED + 1)
+        seed = self.seed
+        if seed is not None:  # llama.cpp reads 32 bits of it, of which all ones are any seed
+            seed = None if seed in (ANY_SEED, MAX_SEED + 1) else seed % (MAX_SEED + 1)
         return Sampling(**({"temperature": 0.7} | named), seed=seed)
+
+
+def stop_texts(given: Stops) -> tuple[str, ...]:
+    """Return the texts that end a reply."""
+    return tuple(text for text in ([given] if isinstance(given, str) else given or ()) if text)
 
 
 def error_body(error: ApiError) -> dict[str, Any]:

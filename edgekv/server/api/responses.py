@@ -34,7 +34,7 @@ NOT_HERE = {
 # required fields of items, by type
 ITEM_FIELDS = {
     "message": ("role", "content"),
-    "function_call": ("call_id", "name", "arguments"),
+    "function_call": ("call_id", "name"),
     "function_call_output": ("call_id", "output"),
 }
 
@@ -190,7 +190,7 @@ def _message(item: Item, param: str) -> dict[str, Any]:
         if getattr(item, field) is None:
             raise missing(f"{param}.{field}")
     if kind == "function_call":
-        call = call_of(str(item.call_id), str(item.name), str(item.arguments))
+        call = call_of(str(item.call_id), str(item.name), item.arguments or "")
         return {"role": "assistant", "content": "", "tool_calls": (call,)}
     if kind == "function_call_output":
         output = _text(item.output or "", f"{param}.output", PARAGRAPH)
