@@ -81,7 +81,7 @@ def inspect(
         _write(html, render_page(found))
     written = [] if pictures is None else save_pictures(found, pictures)
     if as_json:
-        print(json.dumps(found.as_dict() | {"pictures": list(map(str, written))}, ensure_ascii=False))
+        print(json.dumps(found.as_dict() | {"pictures": list(map(str, written))}))
         return
     print_observation(console_of(stderr=False), found, layer or ())
     for path in (*([] if html is None else [html]), *written):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -70,6 +71,7 @@ EXIT_STATUS: tuple[tuple[type[edgekv.EdgeKVError], int], ...] = (
 def main() -> int:
     """Run the command line; returns the exit status: 0 ok, 2 usage, 3 cannot fit, 4 model unusable, 130 interrupted."""
     _open_closed_streams()
+    _replace_foreign_characters()
     if not copies_are_nameless():  # copies of texts have names there, and something has to remove them
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     warnings.showwarning = _show_warning
@@ -90,6 +92,13 @@ def _open_closed_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+
+
+def _replace_foreign_characters() -> None:
+    """Have the standard streams replace characters that their encoding lacks, at which a reply would end."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _run() -> int:

@@ -34,7 +34,7 @@ class Source(NamedTuple):
 def tell(message: str, kind: str, status: int, arguments: Sequence[str]) -> None:
     """Tell an error: a line on standard error; with --json an object on standard output. kind: name of the error"""
     if wants_json(arguments):
-        print(json.dumps({"error": {"type": kind, "message": message, "status": status}}, ensure_ascii=False))
+        print(json.dumps({"error": {"type": kind, "message": message, "status": status}}))
     else:
         print(f"edgekv: {message}", file=sys.stderr)
 

@@ -32,9 +32,9 @@ def run_here(*arguments, stdin="", folder=None, **variables):
 
     Starting a program takes longer than most commands, and a command's output does not depend on it. The descriptors
     themselves are replaced, so that what the library and worker processes write is caught too. `stdin` is a text that
-    is piped in, an open file, or None for no input.
+    is piped in, an open file, or None for no input. Output has the encoding that PYTHONIOENCODING names.
     """
-    with _caught(stdin) as caught, _beginning(arguments, folder, variables):
+    with _caught(stdin, variables.get("PYTHONIOENCODING", "utf-8")) as caught, _beginning(arguments, folder, variables):
         import typer.main
 
         from edgekv.cli.main import main
@@ -64,7 +64,7 @@ def _built(typer_main):
 
 
 @contextlib.contextmanager
-def _caught(stdin):
+def _caught(stdin, encoding):
     """Standard input and output of one command, in place of this process's own."""
     done = subprocess.CompletedProcess([], 1, "", "")
     for stream in (sys.stdout, sys.stderr):
@@ -77,7 +77,7 @@ def _caught(stdin):
             for number, file in enumerate((given, *caught)):
                 os.dup2(file.fileno(), number)
             streams = {
-                name: stack.enter_context(open(number, mode, closefd=False, encoding="utf-8"))
+                name: stack.enter_context(open(number, mode, closefd=False, encoding=encoding))
                 for number, (name, mode) in enumerate(STREAMS)
             }
             with mock.patch.multiple(sys, **streams):
@@ -92,7 +92,7 @@ def _caught(stdin):
                 os.close(own)
         for name, file in zip(("stdout", "stderr"), caught, strict=True):
             file.seek(0)
-            setattr(done, name, file.read().decode())
+            setattr(done, name, file.read().decode(encoding))
 
 
 @contextlib.contextmanager
