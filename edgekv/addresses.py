@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from .arguments import listed
 from .errors import ConfigError, DeviceError
 
 PORT = 50052
@@ -25,8 +26,8 @@ class Server(NamedTuple):
 
 def parse_servers(rpc: str | Sequence[str]) -> list[Server]:
     """Return the servers of HOST:PORT texts, a list or separated by commas. Raises ConfigError for a wrong text."""
-    texts = rpc.split(",") if isinstance(rpc, str) else list(rpc)
-    servers = [_parse(text.strip()) for text in texts]
+    texts = rpc.split(",") if isinstance(rpc, str) else listed("rpc", rpc, "texts HOST:PORT")
+    servers = [_parse(text) for text in texts]
     for server in servers:
         if servers.count(server) > 1:
             raise ConfigError(f"rpc={server} is named twice; name each server once")
@@ -34,7 +35,9 @@ def parse_servers(rpc: str | Sequence[str]) -> list[Server]:
 
 
 def _parse(text: str) -> Server:
-    host, colon, port = text.rpartition(":")
+    if not isinstance(text, str):
+        raise ConfigError(f"rpc={text!r} is no HOST:PORT; give a text such as 127.0.0.1:{PORT}")
+    host, colon, port = text.strip().rpartition(":")
     if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16) or ":" in host:
         raise ConfigError(
             f"rpc={text!r} is no HOST:PORT with a port from 1 to 65535; give one such as 127.0.0.1:{PORT}"

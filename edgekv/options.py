@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from .arguments import check_flag, path_of
 from .errors import BudgetError, ConfigError
 from .memory.sizes import parse_ceiling, parse_device_ceilings, parse_size
 from .policies import Policy, parse_policy
@@ -39,6 +40,26 @@ def default_threads() -> int:
     n_processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(n_processors, MOST_THREADS)
 
+
+# what to give in place of options that other libraries have
+MEANT = {
+    **dict.fromkeys(
+        ("n_ctx", "num_ctx", "ctx_size", "context_length", "max_model_len", "max_seq_len"),
+        "memory= says how many cells there are, and budget= names them; a text of any length fits",
+    ),
+    **dict.fromkeys(("model_path", "path", "filename"), "give the model first, as in Runtime('model.gguf')"),
+    **dict.fromkeys(
+        ("temperature", "top_k", "top_p", "min_p", "seed"), "give sampling=edgekv.Sampling(...) to a reply"
+    ),
+    **dict.fromkeys(("max_tokens", "stop"), "give it to a reply"),
+    **dict.fromkeys(("type_k", "type_v", "cache_type"), "give kv_type="),
+    "n_gpu_layers": "give gpu_layers=",
+    "n_threads": "give threads=",
+    "n_batch": "give block=",
+    "n_ubatch": "give ubatch=",
+    "use_mmap": "give mmap=",
+    "system": "give it to Runtime.session",
+}
 
 DEFAULT_POLICY = "keydiff"  # models that have a name, and those whose keys cannot be turned back
 UNTURNED_POLICY = "keydiff(rope=off)"  # the default for other models
@@ -175,14 +196,18 @@ class Options:
         object.__setattr__(self, "resident", _share(self.resident))
         object.__setattr__(self, "split", _split(self.tensor_split))
         object.__setattr__(self, "tensor_split", self.split)
-        object.__setattr__(self, "parsed_policy", parse_policy(self.policy or DEFAULT_POLICY))
+        object.__setattr__(self, "parsed_policy", parse_policy(DEFAULT_POLICY if self.policy is None else self.policy))
         object.__setattr__(self, "parsed_focus", self._focus())
         object.__setattr__(self, "n_threads", default_threads() if self.threads is None else self.threads)
         object.__setattr__(self, "swap_memory_bytes", size_or_none(self.swap_memory))
         object.__setattr__(self, "swap_dir_bytes", size_or_none(self.swap_bytes))
         for name in ("swap_dir", "chat_template"):  # a worker runs in a folder of its own
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, os.path.abspath(getattr(self, name)))
+                object.__setattr__(self, name, os.path.abspath(path_of(name, getattr(self, name))))
+        for name in ("focus", "grammars", "allow_beyond_trained", "repack", "isolated"):
+            check_flag(name, getattr(self, name))
+        for name in ("mmap", "thinking"):
+            check_flag(name, getattr(self, name), may_be_open=True)
         _in_range("block", self.block, 1, 4096)
         _in_range("ubatch", self.n_ubatch, 1, self.block)
         _in_range("threads", self.n_threads, 1, MOST_THREADS)
@@ -197,8 +222,6 @@ class Options:
         _one_of("reposition", self.reposition, REPOSITION)
         _one_of("prompt_lookup", self.prompt_lookup, PROMPT_LOOKUP)
         _one_of("swap_full", self.swap_full, SWAP_FULL)
-        if self.thinking is not None and not isinstance(self.thinking, bool):
-            raise ConfigError(f"thinking={self.thinking!r} is not possible; give True, False or None")
         if self.rpc and not self.isolated:
             raise ConfigError(
                 f"rpc={self.rpc} needs isolated=True, a model in a worker process: ggml's client of RPC ends its "
@@ -206,7 +229,11 @@ class Options:
             )
         if self.rpc and self.mmap:
             raise ConfigError("mmap=True with rpc would hold what is sent to servers as well; leave mmap out")
-        if not isinstance(self.rpc_timeout, (int, float)) or not 0 < self.rpc_timeout <= MOST_TIMEOUT_S:
+        if (
+            isinstance(self.rpc_timeout, bool)
+            or not isinstance(self.rpc_timeout, (int, float))
+            or not 0 < self.rpc_timeout <= MOST_TIMEOUT_S
+        ):
             raise ConfigError(
                 f"rpc_timeout={self.rpc_timeout!r} is not possible; give seconds, more than 0 and at most "
                 f"{MOST_TIMEOUT_S:g}"

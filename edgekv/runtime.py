@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from .arguments import path_of
 from .binding.model import Context, Model, header_for
 from .engine.block_loop import BlockLoop
 from .engine.loaded_model import LoadedModel
@@ -125,12 +126,13 @@ class Runtime:
         if start is not None:
             if system is not None:
                 raise ConfigError("a session has the system message of the snapshot in start; leave system out")
-            if start.runtime != self._engine.mark:
+            if not isinstance(start, Snapshot) or start.runtime != self._engine.mark:
                 raise SessionError("the snapshot in start is of another runtime; read the text in this one")
             if logging is not None and start.log is None:
                 raise SessionError("the snapshot in start is of a session without a log; take it with log=True")
             system = start.system
-        check_text(system or "")
+        if system is not None:
+            check_text(system)
         return self._opened(self._engine.new_conversation(system, logging), start)
 
     def load_session(
@@ -149,12 +151,12 @@ class Runtime:
         the session that has the cells.
         """
         self._check_open()
-        path = Path(os.path.abspath(path))
+        path = Path(os.path.abspath(path_of("path", path)))
         if instead_of is None:
             with self._engine.turn_queue.ticket(object()) as ticket:
                 ticket.enter()
                 return self._opened(self._engine.load_conversation(path, keeps_log=log))
-        if not instead_of.is_of(self._engine):
+        if not isinstance(instead_of, Session) or not instead_of.is_of(self._engine):
             raise SessionError("the session in instead_of is of another runtime; load the file in that one")
         with instead_of.alone() as conversation, self._engine.turn_queue.ticket(conversation) as ticket:
             ticket.enter()
@@ -183,7 +185,7 @@ class Runtime:
     def text_of(self, tokens: Sequence[int]) -> str:
         """Return the text of token ids. Raises InputError for a value that is no id of the vocabulary."""
         self._check_open()
-        return self._engine.text_of(token_ids(tokens) if len(tokens) else ())
+        return self._engine.text_of(token_ids(tokens, least=0))
 
     def pieces_of(self, tokens: Sequence[int]) -> list[bytes]:
         """Return the bytes of each token id: a part of a character, perhaps; of a control token its name.
@@ -191,7 +193,7 @@ class Runtime:
         Raises InputError as `text_of` does.
         """
         self._check_open()
-        return self._engine.pieces_of(token_ids(tokens) if len(tokens) else ())
+        return self._engine.pieces_of(token_ids(tokens, least=0))
 
     def count_tokens(self, history: History, *, tools: Sequence[Mapping[str, Any]] = ()) -> int:
         """Return the number of tokens of a history; arguments and errors as for `Session.continue_from`."""
@@ -232,7 +234,9 @@ class Runtime:
         request = replace(request_of(history), tools=tool_use_of(tools, tool_choice, parallel_tool_calls))
         with rereadable_request(request) as request:
             question = question_of(request)
-            number, n_opening = self._engine.store_history(request, None if folder is None else os.path.abspath(folder))
+            number, n_opening = self._engine.store_history(
+                request, None if folder is None else os.path.abspath(path_of("folder", folder))
+            )
         try:
             yield StoredHistory(
                 replace(request, stored=number, question=question, content=(), roles=(), calls=(), tokens=()), n_opening
@@ -314,9 +318,9 @@ class Runtime:
 
 
 def _logging(log: bool | str | os.PathLike[str], checkpoint_bytes: int | str | None) -> Logging | None:
-    if log is False:
+    if log is False or log is None:
         return None
-    return Logging(None if log is True else os.path.abspath(log), size_or_none(checkpoint_bytes))
+    return Logging(None if log is True else os.path.abspath(path_of("log", log)), size_or_none(checkpoint_bytes))
 
 
 def plan(model: str | os.PathLike[str] | None = None, **options: object) -> Plan:

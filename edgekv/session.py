@@ -11,11 +11,12 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mappi
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from .arguments import check_flag, path_of, paths_of
 from .errors import ConfigError, InputError, SessionError
 from .generation.request import (
     INSTRUCTION,
@@ -24,6 +25,7 @@ from .generation.request import (
     GenerationRequest,
     ProgressCallback,
     RewindRequest,
+    check_text,
     question_to_read_with,
     reply_fields,
 )
@@ -44,8 +46,13 @@ if TYPE_CHECKING:
 # the question that texts are read with while none is known; chosen by measurement (docs/policies.md)
 GENERAL_QUESTION = "Which names, places, dates, numbers and other facts are mentioned above?"
 
+NO_TEXT = "give a text; a file goes into files=, and messages go to continue_from"
+
 TURNS_AT_ONCE = 256  # turns a request, as a log may be long
 TOKENS_AT_ONCE = 4096
+
+
+Files: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None
 
 
 class _User:
@@ -101,13 +108,14 @@ class Session:
         self,
         text: str,
         *,
-        files: Sequence[str | os.PathLike[str]] = (),
+        files: Files = (),
         focus: Focus = None,
         progress: ProgressCallback | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Iterator[str]:
         """Answer one turn, with `files` before `text`; yields pieces of the reply.
 
+        files: paths, or the path of one
         focus: the question to read with, or a list of questions or things to find, each of which keeps what it needs
             (docs/policies.md). True = `text`; False = none; None = `text` if there are files, unless the runtime was
             opened with focus=False
@@ -133,9 +141,9 @@ class Session:
     def ask(
         self,
         question: str,
-        files: Sequence[str | os.PathLike[str]] = (),
+        files: Files = (),
         *,
-        instruction: str = INSTRUCTION,
+        instruction: str | None = INSTRUCTION,
         focus: Focus = None,
         passes: int = 1,
         progress: ProgressCallback | None = None,
@@ -143,7 +151,7 @@ class Session:
     ) -> Iterator[str]:
         """Answer a question about text files of any length: a chat turn that reads the files before the question.
 
-        instruction: put before the question if the turn has a text above it (files, or what `read` began); "" =
+        instruction: put before the question if the turn has a text above it (files, or what `read` began); "" or None =
             nothing. It does not influence which cells are kept; only the question does
         passes: 2 = if not all of it fits, read and answer, go back, and read the files again with the question and
             that answer in mind. Only the second answer is yielded, and only it stays in the conversation. It needs
@@ -151,8 +159,12 @@ class Session:
 
         Other arguments and errors as for `chat`.
         """
+        check_text(question, NO_TEXT)
+        if instruction is not None:
+            check_text(instruction)
         if not question.strip():
             raise InputError("the text is empty; write something to answer")
+        files = paths_of("files", files)
         asked = self._question(focus, question, otherwise=bool(files))
         if passes != 1 and not files:
             raise ConfigError(f"passes={passes} reads the files again, and there are none; name some, or leave it out")
@@ -163,7 +175,7 @@ class Session:
         request = GenerationRequest(
             content=_content(files, question),
             kind="chat",
-            instruction=instruction,
+            instruction=instruction or "",
             question=asked,
             passes=passes,
             **reply_fields(options),
@@ -174,7 +186,7 @@ class Session:
         self,
         prompt: str = "",
         *,
-        files: Sequence[str | os.PathLike[str]] = (),
+        files: Files = (),
         progress: ProgressCallback | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Iterator[str]:
@@ -183,7 +195,8 @@ class Session:
         The text is that of `files`, then `prompt`, with nothing between them. Names of control tokens in it are these
         tokens, so let no stranger write a part of it. Other arguments and errors as for `chat`.
         """
-        content: tuple[str | Path, ...] = (*map(Path, files), *([prompt] if prompt else []))
+        check_text(prompt, NO_TEXT)
+        content: tuple[str | Path, ...] = (*paths_of("files", files), *([prompt] if prompt else []))
         if not content:
             raise InputError("the prompt is empty; write something to continue, or name files")
         self._live()
@@ -217,7 +230,7 @@ class Session:
         self,
         text: str = "",
         *,
-        files: Sequence[str | os.PathLike[str]] = (),
+        files: Files = (),
         focus: Focus = None,
         goes_on: bool = False,
         progress: ProgressCallback | None = None,
@@ -233,6 +246,9 @@ class Session:
 
         Afterwards `stats` are those of the reading. Errors as for `chat`.
         """
+        check_text(text, NO_TEXT)
+        check_flag("goes_on", goes_on)
+        files = paths_of("files", files)
         if not text.strip() and not files:
             raise InputError("there is nothing to read; give a text or files")
         question = self._question(focus, self._general, otherwise=True) or None
@@ -378,6 +394,9 @@ class Session:
 
         A cell that is a mean of evicted ones (`+merge`) holds no token.
         """
+        for name, number in (("layer", layer), ("head", head)):
+            if isinstance(number, bool) or not hasattr(number, "__index__"):
+                raise ConfigError(f"{name}={number!r} is no number; give a whole number from 0 on")
         with self._swapped_in() as conversation:
             return conversation.kept_positions(layer, head)
 
@@ -415,6 +434,7 @@ class Session:
 
         Raises SessionError without a log, or during a reply.
         """
+        _check_turn(turn)
         with self.alone(), self._begun() as conversation:
             start, stop = (0, conversation.n_logged) if turn is None else (turn.start, turn.stop)
         pieces = (b"".join(some) for some in self._pieces(start, stop, turn is None))
@@ -428,6 +448,7 @@ class Session:
 
         Raises SessionError without a log, or during a reply.
         """
+        _check_turn(turn)
         with self.alone(), self._swapped_in() as conversation:
             start, stop = (0, conversation.n_logged) if turn is None else (turn.start, turn.stop)
             stop = min(stop, conversation.n_past)
@@ -447,7 +468,7 @@ class Session:
         Raises SessionError without a log or during a reply, ConfigError for another ending, and SessionFileError if
         the file cannot be written. Whatever had that name before is then untouched.
         """
-        write_transcript(Path(path), ((turn.role, self.text(turn)) for turn in self.turns()))
+        write_transcript(path_of("path", path), ((turn.role, self.text(turn)) for turn in self.turns()))
 
     def snapshot(self) -> Snapshot:
         """Copy the whole state of the session, so that `restore` can go back to it.
@@ -465,6 +486,8 @@ class Session:
         Raises SessionError while the session is answering, and for a snapshot of another runtime, of a session with
         another system message, or, with log=True, of one without a log.
         """
+        if not isinstance(snapshot, Snapshot):
+            raise ConfigError(f"snapshot={snapshot!r} is no snapshot; give what `snapshot` returned")
         with self.alone(), self._swapped_in() as conversation:
             conversation.restore(snapshot)
 
@@ -478,7 +501,7 @@ class Session:
         Raises SessionFileError if it cannot be written, and SessionError while the session is answering.
         """
         with self.alone(), self._swapped_in() as conversation:
-            conversation.save(Path(os.path.abspath(path)), compress)
+            conversation.save(Path(os.path.abspath(path_of("path", path))), compress)
 
     @contextmanager
     def alone(self) -> Iterator[Conversation]:
@@ -577,6 +600,8 @@ class Session:
 
         ends_in_question: read with the end of the user's last message
         """
+        if progress is not None and not callable(progress):
+            raise ConfigError(f"progress={progress!r} cannot be called; give a function of an edgekv.Progress, or None")
         return self._said(request, progress, self._cancels, ends_in_question)
 
     def _said(
@@ -623,10 +648,15 @@ class Session:
                 self._engine.reap()
 
 
-def _content(files: Sequence[str | os.PathLike[str]], text: str) -> tuple[str | Path, ...]:
+def _content(files: Sequence[Path], text: str) -> tuple[str | Path, ...]:
     """Return files, then a text, with an empty line between each two."""
-    sources: list[str | Path] = [*map(Path, files), *([text] if text else [])]
+    sources: list[str | Path] = [*files, *([text] if text else [])]
     return tuple(part for source in sources for part in (source, PARAGRAPH))[:-1]
+
+
+def _check_turn(turn: Turn | None) -> None:
+    if turn is not None and not isinstance(turn, Turn):
+        raise ConfigError(f"turn={turn!r} is no turn; give one that `turns` yields, or None for all")
 
 
 def tool_use_of(

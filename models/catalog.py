@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgekv.arguments import path_of
 from edgekv.errors import InvalidModelError, ModelNotFoundError
 
 __all__ = ["HUB", "KnownModel", "find_model", "is_remote", "known_as", "known_models"]
@@ -85,6 +86,7 @@ def find_model(model: str | os.PathLike[str] | None = None) -> Path:
     for known in _KNOWN_MODELS:
         if model == known.name:
             return _known_file(known)
+    model = model if isinstance(model, str) else path_of("model", model)
     if os.path.exists(model):
         return Path(model)
     from .caches import find_cached  # most programs give a path

@@ -9,6 +9,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
+from edgekv.arguments import check_flag, check_names, listed
 from edgekv.errors import ConfigError, InputError
 
 from .sampler import Sampling
@@ -34,8 +35,10 @@ def without_instruction(question: str) -> str:
 _NO_CHARACTER = re.compile("[\ud800-\udfff]")  # surrogates, which stand for bytes that are no UTF-8
 
 
-def check_text(text: str) -> None:
-    """Raise InputError for a text that UTF-8 cannot hold."""
+def check_text(text: object, remedy: str = "give a text") -> None:
+    """Raise InputError for what is no text, and for a text that UTF-8 cannot hold. remedy: for what is no text"""
+    if not isinstance(text, str):
+        raise InputError(f"{text!r} is no text; {remedy}")
     found = _NO_CHARACTER.search(text)
     if found is not None:
         begin = max(0, found.start() - 20)
@@ -66,7 +69,7 @@ def question_to_read_with(focus: Focus, usual: str, *, able: bool, otherwise: bo
 
 def _given_parts(focus: Sequence[str]) -> tuple[str, ...]:
     """Return the parts of a question. Raises ConfigError for a part that is no text or is empty."""
-    parts = tuple(focus)
+    parts = listed("focus", focus, "texts, or a text")
     for part in parts:
         if not isinstance(part, str) or not part.strip():
             raise ConfigError(f"focus has the part {part!r}; give texts that are not empty")
@@ -75,12 +78,33 @@ def _given_parts(focus: Sequence[str]) -> tuple[str, ...]:
     return parts
 
 
+# what to give in place of options that other libraries have
+_SAMPLING = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "seed",
+    "repeat_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+)
+MEANT = {
+    **{name: f"give sampling=edgekv.Sampling({name}=...)" for name in (*_SAMPLING, "logit_bias")},
+    **dict.fromkeys(("max_new_tokens", "n_predict", "num_predict"), "give max_tokens="),
+    **dict.fromkeys(("response_format", "format"), "give json_schema="),
+    "stop_sequences": "give stop=",
+    "stream": "every reply comes in pieces",
+    "system": "give it to Runtime.session",
+}
+
+
 class GenerationOptions(TypedDict, total=False):
     """Options of a reply: keyword arguments of every method of `Session` that generates one.
 
     max_tokens: longest reply, in tokens; 0 = the prompt is read, and nothing is generated; None = until the model ends
         it, or its trained context is full. 1,024 if left out
-    stop: a text, or several, that end the reply; it ends before the first one that is complete
+    stop: a text, or several, that end the reply; it ends before the first one that is complete. None = none
     allow_loops: go on when the reply loops. It loops when its last tokens are one sequence, three times in a row or
         more, and these are at least 60 tokens together; or five times or more with hardly a word that differs
     ignore_eos: the model cannot end the reply, so that it has `max_tokens` tokens; a grammar that is complete ends it
@@ -93,7 +117,7 @@ class GenerationOptions(TypedDict, total=False):
     """
 
     max_tokens: int | None
-    stop: str | Sequence[str]
+    stop: str | Sequence[str] | None
     allow_loops: bool
     ignore_eos: bool
     sampling: Sampling | None
@@ -103,21 +127,23 @@ class GenerationOptions(TypedDict, total=False):
 
 
 def reply_fields(options: GenerationOptions) -> dict[str, Any]:
-    """Return the fields of a `GenerationRequest` for these options. Raises TypeError for an unknown one."""
-    unknown = sorted(options.keys() - GenerationOptions.__annotations__.keys())
-    if unknown:
-        raise TypeError(
-            f"a reply has no option {unknown[0]!r}; possible: {', '.join(GenerationOptions.__annotations__)}"
-        )
+    """Return the fields of a `GenerationRequest` for these options. Raises ConfigError for an unknown one."""
+    check_names(options, GenerationOptions.__annotations__, "a reply", MEANT)
     fields: dict[str, Any] = {**options}
     grammar, json_schema = fields.pop("grammar", None), fields.pop("json_schema", None)
     if grammar is not None or json_schema is not None:
         from edgekv.grammar.source import grammar_of  # few replies need it
 
         fields["grammar"] = grammar_of(grammar, json_schema)
-    stop = fields.pop("stop", ())
-    sampling = fields.pop("sampling", None) or Sampling()
-    return fields | {"stop": (stop,) if isinstance(stop, str) else tuple(stop), "sampling": sampling}
+    stop = fields.pop("stop", None)
+    stops = (stop,) if isinstance(stop, str) else () if stop is None else listed("stop", stop, "texts, or a text")
+    sampling = fields.pop("sampling", None)
+    for name in ("allow_loops", "ignore_eos"):
+        if fields.get(name) is None:
+            fields.pop(name, None)
+        else:
+            check_flag(name, fields[name])
+    return fields | {"stop": stops, "sampling": Sampling() if sampling is None else sampling}
 
 
 def _is_count(value: object) -> bool:

@@ -69,7 +69,8 @@ def schema_of(schema: Mapping[str, Any] | str | bool, name: str) -> dict[str, An
             _check_size(schema, name)
             plain = json.loads(schema, parse_constant=_refuse, object_pairs_hook=_once)
         else:
-            plain = json.loads(json.dumps(schema if isinstance(schema, bool) else dict(schema), allow_nan=False))
+            given = dict(schema) if isinstance(schema, Mapping) else schema
+            plain = json.loads(json.dumps(given, allow_nan=False))
     except (ValueError, TypeError, RecursionError) as error:
         raise GrammarError(f"{name} is not JSON: {error}; give a JSON schema as a mapping or as a text") from error
     if plain is True:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from edgekv.arguments import check_names
 from edgekv.binding import library, structs
 from edgekv.binding.callback import Callback
 from edgekv.errors import ConfigError
@@ -23,6 +24,7 @@ from edgekv.options import (
     DEFAULT_POLICY,
     DIVIDED_POLICY,
     KV_TYPES,
+    MEANT,
     MERGED_POLICY,
     UNTURNED_POLICY,
     Options,
@@ -74,9 +76,13 @@ class Request:
 
     @classmethod
     def of(cls, **given: object) -> Request:
-        """Make a request of arguments of `Runtime`. Raises ConfigError for values that cannot work."""
+        """Make a request of arguments of `Runtime`, of which None is the default.
+
+        Raises ConfigError for unknown ones, and for values that cannot work.
+        """
+        check_names(given, (it.name for it in fields(Options) if it.init), "Runtime", MEANT)
         left_open = frozenset(name for name in OPEN if given.get(name) is None)
-        named = {name: value for name, value in given.items() if name not in left_open}
+        named = {name: value for name, value in given.items() if value is not None}
         return cls(Options(**named), left_open)  # type: ignore[arg-type]
 
     def of_model(self, path: Path) -> Request:

@@ -101,6 +101,8 @@ def tool_use(
 
 
 def _tools(tools: Sequence[Mapping[str, Any]]) -> tuple[Tool, ...]:
+    if isinstance(tools, (str, bytes, Mapping)) or not isinstance(tools, Sequence):
+        raise ConfigError(f"tools={tools!r} is no list; give a list of functions")
     if len(tools) > MOST_TOOLS:
         raise ConfigError(f"tools has {len(tools)} tools, but at most {MOST_TOOLS} are taken; give fewer")
     found = tuple(map(_tool, tools))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -55,7 +55,7 @@ def request_of(history: History) -> GenerationRequest:
         if history == "":
             raise InputError("the history is empty; give a text, token ids or messages to go on from")
         return GenerationRequest(kind="whole", content=(_absolute(history),))
-    if isinstance(history, (Mapping, bytes)) or not hasattr(history, "__getitem__"):
+    if isinstance(history, (Mapping, bytes)) or not (isinstance(history, Sized) and hasattr(history, "__getitem__")):
         raise InputError(f"the history is {history!r}; give a list of messages, token ids, a text or the Path of one")
     if len(history) and isinstance(history[0], Mapping):
         return messages_of(history)
@@ -75,9 +75,14 @@ def rereadable_request(
         yield replace(request, content=tuple(content))
 
 
-def token_ids(tokens: Sequence[Any]) -> array[int]:
-    """Return token ids, 4 bytes each. Raises InputError for an empty list, and for a value that is no id."""
-    if not len(tokens):
+def token_ids(tokens: Sequence[Any], least: int = 1) -> array[int]:
+    """Return token ids, 4 bytes each. least: how many there must be
+
+    Raises InputError for a value that is no list, for an empty list, and for a value that is no id.
+    """
+    if isinstance(tokens, (str, bytes)) or not isinstance(tokens, Sized):
+        raise InputError(f"tokens={tokens!r} is no list; give a list of token ids")
+    if len(tokens) < least:
         raise InputError("the history is empty; give token ids or messages to go on from")
     for token in tokens:
         if isinstance(token, bool) or not hasattr(token, "__index__") or not 0 <= token < 1 << 31:

@@ -1,0 +1,55 @@
+"""Arguments as programs give them: each slip becomes an error that names value and remedy, or what was meant."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from .errors import ConfigError
+
+
+def path_of(name: str, value: object) -> Path:
+    """Return the path that an argument names: a text, a Path, or the bytes of one. Raises ConfigError."""
+    if not isinstance(value, (str, bytes, os.PathLike)) or value in ("", b""):
+        raise ConfigError(f"{name}={value!r} is no path; give one as a text or as a Path")
+    return Path(os.fsdecode(value))
+
+
+def paths_of(name: str, value: object) -> tuple[Path, ...]:
+    """Return the paths that an argument names: several, or a single one; None = none. Raises ConfigError."""
+    if isinstance(value, (str, bytes, os.PathLike)):
+        return (path_of(name, value),)
+    if value is None:
+        return ()
+    return tuple(path_of(name, path) for path in listed(name, value, "paths"))
+
+
+def listed(name: str, value: object, kind: str) -> tuple[Any, ...]:
+    """Return the values that an argument lists. kind: the word for them. Raises ConfigError for anything but a list."""
+    if not isinstance(value, Iterable) or isinstance(value, (str, bytes, Mapping, os.PathLike)):
+        raise ConfigError(f"{name}={value!r} is no list; give a list of {kind}")
+    return tuple(value)
+
+
+def check_flag(name: str, value: object, *, may_be_open: bool = False) -> None:
+    """Raise ConfigError for a value that is neither True nor False: "no" would count as True.
+
+    may_be_open: it may be None
+    """
+    possible = "True, False or None" if may_be_open else "True or False"
+    if not (isinstance(value, bool) or (may_be_open and value is None)):
+        raise ConfigError(f"{name}={value!r} is not possible; give {possible}")
+
+
+def check_names(given: Iterable[str], possible: Iterable[str], whose: str, meant: Mapping[str, str]) -> None:
+    """Raise ConfigError for a name of an argument that is unknown.
+
+    whose: what takes the arguments; meant: what to do in place of names that other libraries have
+    """
+    known = {*possible}
+    for name in given:
+        if name not in known:
+            remedy = meant.get(name, f"possible: {', '.join(sorted(known))}")
+            raise ConfigError(f"{name}= is no option of {whose}; {remedy}")
