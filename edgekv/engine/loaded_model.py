@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgekv.binding.cache import Cache
 from edgekv.binding.model import Context, Model
-from edgekv.errors import ConfigError
+from edgekv.errors import CeilingError, ConfigError, GrammarError
 from edgekv.memory import process
 from edgekv.models.head_shares import find_shares
 from edgekv.models.header import Header, header_digest
@@ -73,19 +73,31 @@ class LoadedModel:
     def matcher(self, grammar: Grammar) -> Matcher:
         """Return a matcher that holds a reply to a grammar.
 
-        Raises GrammarError, CeilingError if there is no room, and ConfigError without grammars=True.
+        Raises GrammarError, also if there is no room for a schema that combines many alternatives, and ConfigError
+        without grammars=True.
         """
+        vocabulary = self._vocabulary_for(grammar.name)
+        if grammar.multiplies and (lacking := self.room_to_combine(grammar.name)) is not None:
+            raise GrammarError(str(lacking)) from lacking  # another try would end as this one
+        return vocabulary.begin(grammar)
+
+    def _vocabulary_for(self, name: str) -> Vocabulary:
         if self._vocabulary is None:
-            raise ConfigError(
-                f"{grammar.name} needs a runtime opened with grammars=True, which plans memory for what it takes"
-            )
-        if grammar.multiplies:
-            what = f"what it takes to combine the alternatives of {grammar.name}"
-            self.guard.check_room(self._vocabulary.combining_bytes, what, "or give a schema without allOf")
-        return self._vocabulary.begin(grammar)
+            raise ConfigError(f"{name} needs a runtime opened with grammars=True, which plans memory for what it takes")
+        return self._vocabulary
+
+    def room_to_combine(self, name: str) -> CeilingError | None:
+        """Return the error for a schema that combines many alternatives; None if there is room. name: the argument's"""
+        what = f"what it takes to combine the alternatives of {name}"
+        n_bytes = self._vocabulary_for(name).combining_bytes
+        try:
+            self.guard.check_room(n_bytes, what, "or give one list of alternatives, no allOf")
+        except CeilingError as error:
+            return error
+        return None
 
     def judge(self, schema: Mapping[str, Any]) -> Verdict:
-        """Compile the schema of a tool, or a part of it, alone. Call it after `matcher`, which checks the memory."""
+        """Compile the schema of a tool, or a part of it, alone. It has room, or combines few alternatives."""
         assert self._vocabulary is not None
         return self._vocabulary.judge(schema)
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from edgekv.engine.loaded_model import LoadedModel
 from edgekv.errors import GrammarError
+from edgekv.grammar.alternatives import multiplies
 from edgekv.grammar.masks import Matcher
 from edgekv.grammar.source import Grammar
 from edgekv.grammar.tool_schemas import FittedSchema, any_object, fitted, plain
@@ -37,17 +38,25 @@ def _tool_matcher(form: CallFormat, use: ToolUse, loaded: LoadedModel) -> tuple[
     """Return the grammar of calls and its matcher, and what was relaxed for them.
 
     The grammar holds a schema that compiles as it is, and leaves out the words of others that do not compile. If all
-    tools together are too much for one grammar, the largest schemas stand for any object.
+    tools together are too much for one grammar, the largest schemas stand for any object. So do those that combine many
+    alternatives if there is no room for that.
 
     Raises what `LoadedModel.matcher` raises, but GrammarError only if the names of the tools alone are too much.
     """
     schemas = [plain(tool.parameters) for tool in use.callable]
     grammar = form.grammar(use, schemas)
+    too_many = set()
+    if grammar.multiplies and loaded.room_to_combine(grammar.name) is not None:
+        too_many = {i for i, it in enumerate(schemas) if multiplies(it.schema)}
+        schemas = [any_object() if i in too_many else it for i, it in enumerate(schemas)]
+        grammar = form.grammar(use, schemas)
     with suppress(GrammarError):
         matcher = loaded.matcher(grammar)
         if not matcher.notes:
             return grammar, matcher, _dropped(use, schemas)
-    schemas = [fitted(tool.parameters, loaded.judge) for tool in use.callable]
+    schemas = [
+        any_object() if i in too_many else fitted(tool.parameters, loaded.judge) for i, tool in enumerate(use.callable)
+    ]
     grammar = form.grammar(use, schemas)
     largest = sorted(range(len(schemas)), key=lambda i: -len(use.callable[i].parameters))
     while True:

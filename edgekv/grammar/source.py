@@ -10,6 +10,7 @@ from typing import Any
 
 from edgekv.errors import GrammarError
 
+from .alternatives import multiplies
 from .key_rule import KeyRule, key_rule
 from .schema_parts import drop_empty_words, parts, rounded_numbers, schemas_within
 
@@ -53,10 +54,11 @@ def grammar_of(grammar: str | None, json_schema: Mapping[str, Any] | str | bool 
     if not isinstance(grammar, str) or not grammar.strip():
         raise GrammarError(f"grammar={grammar!r} is not possible; give a grammar as a text (docs/replies.md)")
     _check_size(grammar, "grammar")
-    for schema in schemas_within(grammar):
+    schemas = [*schemas_within(grammar)]
+    for schema in schemas:
         _check_depth(schema, "grammar")
         _check_numbers(schema, "grammar")
-    return Grammar(grammar, "grammar", "%json" in grammar)
+    return Grammar(grammar, "grammar", any(map(multiplies, schemas)))
 
 
 def schema_of(schema: Mapping[str, Any] | str | bool, name: str) -> dict[str, Any]:
@@ -91,17 +93,6 @@ def _check_depth(value: object, name: str) -> None:
 def _is_within(value: object, depth: int) -> bool:
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return depth > 0 and all(_is_within(it, depth - 1) for it in inner)
-
-
-def multiplies(schema: object) -> bool:
-    """Return True if a schema combines alternatives: each of one list with each of another."""
-    if isinstance(schema, list):
-        return any(map(multiplies, schema))
-    if not isinstance(schema, dict):
-        return False
-    branching = [key for key in ("allOf", "anyOf", "oneOf", "$ref") if key in schema]
-    several = isinstance(schema.get("allOf"), list) and len(schema["allOf"]) > 1
-    return several or len(branching) > 1 or any(map(multiplies, schema.values()))
 
 
 def _check_numbers(schema: object, name: str) -> None:

@@ -6,8 +6,8 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
+from .alternatives import resolved
 from .schema_parts import SCHEMAS_BY_NAME, drop_empty_words, parts, rounded_numbers
 from .source import JSON_OPTIONS
 
@@ -108,7 +108,8 @@ class _Mending:
     def _mended_part(self, key: str, value: Any) -> Any:
         """Return a part that holds schemas; None = it holds none."""
         if key == "$ref":
-            return value if self._resolves(value) else None
+            is_reference = isinstance(value, str) and isinstance(resolved(self._root, value), (dict, bool))
+            return value if is_reference else None
         if key in SCHEMAS_BY_NAME:
             return {name: self._inner(it) for name, it in value.items()} if isinstance(value, dict) else None
         if isinstance(value, list):
@@ -121,21 +122,6 @@ class _Mending:
     def _compiles(self, schema: Mapping[str, Any]) -> bool:
         self._n_left -= 1
         return not schema or (self._n_left >= 0 and self._judge(schema).fits)
-
-    def _resolves(self, reference: Any) -> bool:
-        """Return True for a reference to a part of this schema (RFC 6901)."""
-        if not isinstance(reference, str) or not re.fullmatch(r"#(/.*)?", reference):
-            return False
-        at: Any = self._root
-        for step in reference.split("/")[1:]:
-            step = unquote(step).replace("~1", "/").replace("~0", "~")
-            if isinstance(at, list) and step.isdecimal() and int(step) < len(at):
-                at = at[int(step)]
-            elif isinstance(at, dict) and step in at:
-                at = at[step]
-            else:
-                return False
-        return isinstance(at, (dict, bool))
 
 
 def _words_of(note: str) -> list[str]:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgekv.errors import ConfigError, InputError
+from edgekv.grammar.alternatives import multiplies
 from edgekv.grammar.key_rule import key_rule
-from edgekv.grammar.source import Grammar, multiplies, schema_of
+from edgekv.grammar.source import Grammar, schema_of
 from edgekv.grammar.tool_schemas import TOOL_OPTIONS, FittedSchema
 
 MOST_TOOLS = 128

@@ -13,6 +13,7 @@ from hostile_schemas import HEAVY, HOSTILE
 from small import SETTINGS, words
 
 import edgekv
+from edgekv.engine.loaded_model import LoadedModel
 from edgekv.engine.speculation import SpeculationGate
 from edgekv.grammar.source import grammar_of
 from edgekv.memory.process import resident_bytes
@@ -269,10 +270,15 @@ ALTERNATIVES = [{"anyOf": [{"type": "object", "required": [f"{i}.{j}"]} for j in
     ("schema", "combined"),
     [
         ({"allOf": ALTERNATIVES}, True),
-        ({"anyOf": ALTERNATIVES, "$ref": "#/$defs/x"}, True),
+        ({"anyOf": ALTERNATIVES, "$ref": "#/$defs/x", "$defs": {"x": {"anyOf": ALTERNATIVES * 3}}}, True),
+        ({"allOf": [{"$ref": "#/$defs/x"}] * 2, "$defs": {"x": {"items": {"allOf": ALTERNATIVES}}}}, True),
         ({"properties": {"a": {"items": [{"allOf": ALTERNATIVES}]}}}, True),
         ({"anyOf": ALTERNATIVES}, False),
         ({"allOf": ALTERNATIVES[:1]}, False),
+        ({"allOf": ALTERNATIVES[:2]}, False),
+        ({"anyOf": ALTERNATIVES, "$ref": "#/$defs/x"}, False),
+        ({"allOf": [PERSON, {"type": "object", "required": ["name"]}]}, False),
+        ({"allOf": [{"$ref": "#"}, {"anyOf": [{}, {"$ref": "#"}]}]}, False),
         (PERSON, False),
     ],
 )
@@ -285,9 +291,17 @@ def test_what_combining_takes_must_be_there(open_runtime):
         with pytest.raises(edgekv.GrammarError, match="json_schema"):
             said(session, json_schema={"allOf": ALTERNATIVES})
         rt.guard._plan = dataclasses.replace(rt.plan, ceiling_bytes=resident_bytes() + (16 << 20))
-        with pytest.raises(edgekv.CeilingError, match="combine the alternatives of json_schema"):
+        with pytest.raises(edgekv.GrammarError, match=r"memory=.* combine the alternatives of json_schema.* no allOf"):
             said(session, json_schema={"allOf": ALTERNATIVES})
         assert session.n_past == 0
+
+
+def test_a_few_alternatives_are_combined_without_further_memory(session, monkeypatch):
+    monkeypatch.delattr(LoadedModel, "room_to_combine")
+    both = {"allOf": [PERSON, {"properties": {"age": {"maximum": 9}}}, {"anyOf": [{"required": ["name"]}] * 2}]}
+    person = json.loads(said(session, json_schema=both))
+    jsonschema.validate(person, PERSON)
+    assert person["age"] <= 9
 
 
 def test_a_runtime_without_grammars_says_what_it_needs(open_runtime):

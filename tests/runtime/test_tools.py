@@ -13,6 +13,7 @@ import pytest
 from small import SETTINGS
 
 import edgekv
+from edgekv.engine.loaded_model import LoadedModel
 from edgekv.generation.logprobs import LogprobRecorder
 from edgekv.generation.stats import Stats
 from edgekv.generation.tool_calls import ToolCallReader
@@ -444,6 +445,18 @@ def test_tools_that_are_too_much_together_are_relaxed_from_the_largest_on(sessio
     assert "small" not in relaxed
     said(session, tools=tools, tool_choice={"function": {"name": "small"}})
     assert json.loads(session.stats.tool_calls[0].arguments)["day"] in DAY["enum"]
+
+
+@pytest.mark.parametrize("runtime", [False], ids=["here"], indirect=True)
+def test_alternatives_that_there_is_no_room_to_combine_are_relaxed(session, monkeypatch):
+    lists = [{"anyOf": [{"type": "object", "required": [f"{i}.{j}"]} for j in range(12)]} for i in range(4)]
+    tools = [tool("heavy", a={"allOf": lists}), tool("plain", day=DAY)]
+    full = edgekv.CeilingError("full", required_bytes=2, ceiling_bytes=1)
+    monkeypatch.setattr(LoadedModel, "room_to_combine", lambda loaded, name: full)
+    said(session, tools=tools, tool_choice={"function": {"name": "plain"}})
+    assert session.stats.relaxed_tools == ()
+    said(session, tools=tools, tool_choice={"function": {"name": "heavy"}}, max_tokens=400)
+    assert session.stats.relaxed_tools == (("heavy", ("parameters",)),)
 
 
 @pytest.mark.parametrize("schema", [{"type": "string"}, {}, {"anyOf": [{"type": "string"}, {"type": "object"}]}])
