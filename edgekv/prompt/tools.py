@@ -76,29 +76,46 @@ def tool_use(
     """Return the use of tools that a caller asks for; None if there are no tools.
 
     tools: each {"type": "function", "function": {"name", "description", "parameters"}}
-    choice: "auto", "none", "required", or {"type": "function", "function": {"name"}} for a call of one
+    choice: "auto", "none", "required", or {"type": "function", "function": {"name"}} for a call of one, or
+        {"type": "allowed_tools", "allowed_tools": {"mode", "tools"}} if only some may be called, "auto" or "required"
     parallel: a reply may have several calls
 
     Raises ConfigError for invalid tools and choices, and GrammarError for parameters that are no JSON object.
     Constraints that no grammar can express are dropped (docs/replies.md).
     """
     found = _tools(tools)
-    named = None
+    allowed, mode, most = found, choice, MOST_CALLS if parallel else 1
     if isinstance(choice, Mapping):
-        function = choice.get("function")
-        named = function.get("name") if isinstance(function, Mapping) else None
-        if named not in [tool.name for tool in found]:
+        if choice.get("type") == "allowed_tools":
+            names, mode = _allowed(choice)
+        else:
+            names, mode, most = [_named(choice)], "required", 1
+        allowed = tuple(tool for tool in found if tool.name in names)
+        known = [tool.name for tool in found]
+        if not names or any(name not in known for name in names):
             raise ConfigError(f"tool_choice={dict(choice)!r} names no tool; give one of tools, or auto")
-    elif choice not in CHOICES:
-        raise ConfigError(f"tool_choice={choice!r} is unknown; possible: {', '.join(CHOICES)}, or one of tools")
+    if mode not in CHOICES:
+        possible = f"{', '.join(CHOICES)}, one of tools, or allowed_tools"
+        raise ConfigError(f"tool_choice={choice!r} is unknown; possible: {possible}")
     if not found:
         if choice == "required":
             raise ConfigError("tool_choice='required' needs tools; give some, or leave it out")
         return None
-    if named is not None:
-        return ToolUse(found, tuple(tool for tool in found if tool.name == named), True, 1)
-    most = MOST_CALLS if parallel else 1
-    return ToolUse(found, () if choice == "none" else found, choice == "required", most)
+    return ToolUse(found, () if mode == "none" else allowed, mode == "required", most)
+
+
+def _named(tool: object) -> object:
+    """Return the name of {"function": {"name"}}; None if it has none."""
+    function = tool.get("function") if isinstance(tool, Mapping) else None
+    return function.get("name") if isinstance(function, Mapping) else None
+
+
+def _allowed(choice: Mapping[str, Any]) -> tuple[list[object], Any]:
+    """Return the names of the tools that may be called, and the mode, "auto" or "required"."""
+    given = choice.get("allowed_tools")
+    tools = given.get("tools") if isinstance(given, Mapping) else None
+    mode = given.get("mode", "auto") if isinstance(given, Mapping) else None
+    return [*map(_named, tools if isinstance(tools, (list, tuple)) else ())], mode
 
 
 def _tools(tools: Sequence[Mapping[str, Any]]) -> tuple[Tool, ...]:

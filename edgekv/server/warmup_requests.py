@@ -17,12 +17,13 @@ import edgekv
 from edgekv.generation.request import ProgressCallback
 from edgekv.generation.stats import Stats
 
-_CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "text"}], "stream_options": {"include_usage": True}}
+_CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "text"}]}
+_STREAM: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
 _ASKED = (
     ("GET", "/metrics", None),
     ("GET", "/v1/models", None),
     ("POST", "/v1/chat/completions", _CHAT),
-    ("POST", "/v1/chat/completions", _CHAT | {"stream": True}),
+    ("POST", "/v1/chat/completions", _CHAT | _STREAM),
     ("POST", "/v1/chat/completions", _CHAT | {"messages": []}),
     ("POST", "/v1/completions", {"prompt": "text"}),
     ("POST", "/completion", {"prompt": "text"}),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic_core import PydanticCustomError
 
 from edgekv.server.api_errors import ApiError
 
@@ -15,6 +16,15 @@ class Body(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True, hide_input_in_errors=True)
 
+
+def _not_bool(value: Any) -> Any:
+    if isinstance(value, bool):  # Python counts it as a number
+        raise PydanticCustomError("number_type", "Input should be a number, and not true or false")
+    return value
+
+
+Whole = Annotated[int, BeforeValidator(_not_bool)]
+Number = Annotated[float, BeforeValidator(_not_bool)]
 
 MAX_VALUES = 1 << 16  # each takes far more memory than the byte or two that it may be written in
 _STRING_OR_SEPARATORS = re.compile(rb'"[^"]*"?|[,\[{]+')

@@ -14,12 +14,14 @@ from edgekv.server.json_stream import Parts, progress_comment
 from edgekv.server.reply_request import Ended, Event, Piece, PromptProgress, ReplyRequest, ToolCall
 from edgekv.server.server_settings import Settings
 
-from .body import Body
+from .body import Body, Whole
 from .endpoint import Endpoint, Query, Work, token_count
+from .functions import FunctionFields, function_call_field
 from .message_parts import missing
 from .openai_common import FINISH_REASONS, ChoiceRenderer, GenerationParams, choices, relaxed_of
 from .openai_fields import ResponseFormat, chat_logprobs, tool_call_field
 
+ROLES = {"developer": "system", "function": "tool"}  # others are what they are
 COPIES = 3  # copies of a text while it is rendered and sent
 
 
@@ -28,35 +30,42 @@ class Part(Body):
 
     type: str
     text: str | None = None
+    refusal: str | None = None
 
 
 class Message(Body):
-    """A message of a conversation."""
+    """A message of a conversation. refusal: what the assistant said in place of a content"""
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[Part] | None = None
+    refusal: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
+    function_call: dict[str, Any] | None = None
+
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        """The tools that the assistant calls."""
+        if self.function_call is not None:
+            return [{"type": "function", "function": self.function_call}]
+        return self.tool_calls or []
 
 
-class ChatBody(GenerationParams):
+class ChatBody(FunctionFields, GenerationParams):
     """The body of a request."""
 
     may_tell_coverage = may_have_choices = True
     messages: Annotated[list[Message], Field(min_length=1)]
-    max_completion_tokens: Annotated[int, Field(ge=-1)] | None = None
+    max_completion_tokens: Annotated[Whole, Field(ge=-1)] | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = None
     response_format: ResponseFormat | None = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] | None = None
-    parallel_tool_calls: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
 
     def check_end(self) -> None:
         """Raise ApiError if the body says that its end is another than it is: a reply goes on with the assistant's."""
         last = self.messages[-1]
-        goes_on = last.role == "assistant" and not last.tool_calls
+        goes_on = last.role == "assistant" and not last.calls
         for name, means_so in (("add_generation_prompt", False), ("continue_final_message", True)):
             said = getattr(self, name)
             if said is not None and (said == means_so) != goes_on:
@@ -72,20 +81,21 @@ def parse(body: ChatBody, settings: Settings) -> ReplyRequest:
     return ReplyRequest(
         messages=tuple(message_of(message, f"messages.{i}") for i, message in enumerate(body.messages)),
         n_logprobs=_n_logprobs(body.logprobs, body.top_logprobs),
-        tools=tuple(body.tools or ()),
-        tool_choice="auto" if body.tool_choice is None else body.tool_choice,
-        parallel_tool_calls=body.parallel_tool_calls is not False,
+        **body.tool_arguments(),
         **body.arguments(settings, body.max_completion_tokens, own_form="response_format", schema=schema),
     )
 
 
 def message_of(message: Message, param: str) -> dict[str, Any]:
     """Return a message as a `ReplyRequest` has it. Raises ApiError for one that cannot be read here."""
-    if message.content is None and not message.tool_calls:
+    calls, content = message.calls, message.refusal if message.content is None else message.content
+    if content is None and not calls and "content" not in message.model_fields_set:
         raise missing(f"{param}.content")
-    role = "system" if message.role == "developer" else message.role
-    content = "" if message.content is None else text_of(message.content, param)
-    return {"role": role, "content": content, "tool_calls": message.tool_calls or ()}
+    return {
+        "role": ROLES.get(message.role, message.role),
+        "content": text_of(content or "", param),
+        "tool_calls": calls,
+    }
 
 
 def text_of(content: str | list[Part], param: str) -> str:
@@ -93,14 +103,18 @@ def text_of(content: str | list[Part], param: str) -> str:
     if isinstance(content, str):
         return content
     for i, part in enumerate(content):
-        if part.type != "text" or part.text is None:
+        if part.type not in ("text", "refusal") or _text_of(part) is None:
             raise ApiError(
                 400,
                 "unsupported_value",
                 f"{param}.content.{i} is of type {part.type[:40]!r}; this server reads parts of type 'text'",
                 param=f"{param}.content.{i}.type",
             )
-    return "\n".join(part.text for part in content if part.text)
+    return "\n".join(text for part in content if (text := _text_of(part)))
+
+
+def _text_of(part: Part) -> str | None:
+    return part.refusal if part.type == "refusal" else part.text
 
 
 def _n_logprobs(logprobs: bool | None, top_logprobs: int | None) -> int | None:
@@ -114,6 +128,7 @@ class ChatRenderer(ChoiceRenderer):
     """A `Renderer` of chat completions. In a stream the role comes first, as soon as a reply is certain."""
 
     def __init__(self, body: ChatBody, _request: ReplyRequest, model: str) -> None:
+        self._calls_functions = body.calls_functions
         super().__init__(body, model, "chatcmpl", "chat.completion.chunk" if body.stream else "chat.completion")
 
     def begin(self) -> None:
@@ -133,9 +148,11 @@ class ChatRenderer(ChoiceRenderer):
             yield from self._delta({"reasoning_content" if event.reasoning else "content": event.text}, event.logprobs)
         elif isinstance(event, ToolCall):
             self.add(event)
-            yield from self._delta({"tool_calls": [{"index": len(self._calls) - 1} | self._calls[-1]]})
+            call = self._calls[-1]
+            told = {"tool_calls": [{"index": len(self._calls) - 1} | call]}
+            yield from self._delta({"function_call": call} if self._calls_functions else told)
         elif isinstance(event, Ended):
-            yield from self._delta({}, finish_reason=FINISH_REASONS[event.reason], edgekv=relaxed_of(event.usage))
+            yield from self._delta({}, finish_reason=self._finish_reason(event), edgekv=relaxed_of(event.usage))
             yield from self.end(event)
 
     def _delta(
@@ -152,7 +169,7 @@ class ChatRenderer(ChoiceRenderer):
         """Take the next event of a reply that is sent whole."""
         super().add(event)
         if isinstance(event, ToolCall):
-            self._calls.append(tool_call_field(event))
+            self._calls.append(function_call_field(event) if self._calls_functions else tool_call_field(event))
 
     def choice(self, ended: Ended) -> dict[str, Any]:
         """Return the choice of a whole reply."""
@@ -161,9 +178,14 @@ class ChatRenderer(ChoiceRenderer):
         if thought:
             message["reasoning_content"] = thought
         if self._calls:
-            message |= {"content": said or None, "tool_calls": self._calls}
-        finish_reason, logprobs = FINISH_REASONS[ended.reason], chat_logprobs(self.tokens)
-        return {"message": message, "finish_reason": finish_reason, "logprobs": logprobs}
+            told = {"function_call": self._calls[0]} if self._calls_functions else {"tool_calls": self._calls}
+            message |= {"content": said or None} | told
+        logprobs = chat_logprobs(self.tokens)
+        return {"message": message, "finish_reason": self._finish_reason(ended), "logprobs": logprobs}
+
+    def _finish_reason(self, ended: Ended) -> str:
+        called = ended.reason == "tool_calls" and self._calls_functions
+        return "function_call" if called else FINISH_REASONS[ended.reason]
 
 
 def others(body: ChatBody, first: ReplyRequest) -> Iterator[ReplyRequest]:

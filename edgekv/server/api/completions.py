@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -14,9 +14,11 @@ from edgekv.server.api_errors import unsupported
 from edgekv.server.reply_request import Ended, Event, Piece, ReplyRequest
 from edgekv.server.server_settings import Settings
 
+from .body import Whole
 from .endpoint import Endpoint
 from .openai_common import FINISH_REASONS, ChoiceRenderer, GenerationParams, choices
 from .openai_fields import ResponseFormat, text_logprobs
+from .other_fields import REFUSED
 
 Ids = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1)]
 Prompt = Annotated[str, Field(min_length=1)]
@@ -50,11 +52,12 @@ class PromptBody(GenerationParams):
 class CompletionBody(PromptBody):
     """The body of a request."""
 
+    refused: ClassVar = {**REFUSED, "add_special_tokens": (True,)}
     may_tell_coverage = True
     echo: bool | None = None
     suffix: str | None = None
-    best_of: int | None = None
-    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    best_of: Whole | None = None
+    logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = None
 
 
 def parse(body: CompletionBody, settings: Settings) -> ReplyRequest:

@@ -15,12 +15,12 @@ from edgekv.server.json_stream import LazyList, Parts, sse_event
 from edgekv.server.reply_request import Ended, Event, Piece, ReplyRequest
 from edgekv.server.server_settings import Settings
 
-from .body import Body
+from .body import Body, Whole
 from .completions import PromptBody, others
 from .endpoint import Endpoint
-from .llama_fields import TURNED_OFF
 from .openai_common import GenerationParams, edgekv_of, error_event, timings_of
 from .openai_fields import told
+from .other_fields import REFUSED
 
 STOP_TYPES = {"stop": "eos", "length": "limit", "loop": "none", "cancelled": "none", "tool_calls": "eos"}
 
@@ -38,7 +38,7 @@ class LlamaParams(GenerationParams):
 
     not_applied: ClassVar[tuple[str, ...]] = ()
 
-    n_probs: Annotated[int, Field(ge=0, le=20)] = 0
+    n_probs: Annotated[Whole, Field(ge=0, le=20)] = 0
     return_tokens: bool = False
     response_fields: Annotated[list[FieldPath], Field(max_length=64)] | None = None
     post_sampling_probs: bool = False
@@ -71,7 +71,7 @@ class InfillBody(LlamaParams):
 
     # what editors send all the same: a time for reading, and habits of samplers of llama.cpp's
     not_applied = ("samplers", "n_indent", "t_max_prompt_ms")
-    turned_off: ClassVar = {name: off for name, off in TURNED_OFF.items() if name != "samplers"}
+    refused: ClassVar = {name: off for name, off in REFUSED.items() if name != "samplers"}
 
     input_prefix: str
     input_suffix: str

@@ -12,7 +12,7 @@ from edgekv.prompt.text import PARAGRAPH
 from edgekv.server.reply_request import ReplyRequest
 from edgekv.server.server_settings import Settings
 
-from .body import Body
+from .body import Body, Whole
 from .endpoint import Endpoint, Query, Work, token_count
 from .message_events import MessageEvents, Thoughts, error_body
 from .message_parts import call_of, function_of, in_turn, missing, unreadable
@@ -110,10 +110,10 @@ class Conversation(Body):
     tool_choice: Choice | None = None
 
 
-class MessagesBody(GenerationParams, Conversation):
+class MessagesBody(Conversation, GenerationParams):
     """The body of a request."""
 
-    max_tokens: Annotated[int, Field(ge=-1)]
+    max_tokens: Annotated[Whole, Field(ge=-1)]
     stop_sequences: Stops = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -11,18 +10,21 @@ from edgekv.server.api_errors import ApiError, unsupported
 from edgekv.server.reply_request import ReplyRequest
 from edgekv.server.server_settings import Settings
 
-from .body import Body
+from .body import Body, Whole
 from .endpoint import Endpoint
 from .message_parts import call_of, missing, unreadable
 from .ollama_lines import CHAT_PING, TEXT_PING, Lines, error_body
 from .openai_common import GenerationParams
+from .other_fields import REFUSED
+from .reply_forms import schema_of_format
 
 
 class Options(GenerationParams):
     """The field `options`. num_predict: a negative number = until the model ends the reply"""
 
-    num_predict: Annotated[int, Field(ge=-2)] | None = None
-    tfs_z: float | None = None
+    refused: ClassVar = {**REFUSED, "tfs_z": (1,)}
+
+    num_predict: Annotated[Whole, Field(ge=-2)] | None = None
     num_ctx: Any = None
     num_batch: Any = None
     num_gpu: Any = None
@@ -57,7 +59,7 @@ class OllamaBody(Body):
     truncate: bool | None = None
     shift: bool | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = None
 
     @property
     def streams(self) -> bool:
@@ -78,10 +80,8 @@ class OllamaBody(Body):
     def arguments(self, settings: Settings) -> dict[str, Any]:
         """Return arguments of a `ReplyRequest`. Raises ApiError."""
         options = self.options or Options()
-        if options.tfs_z not in (None, 1):
-            raise unsupported("options.tfs_z", "tfs_z is not possible here; give 1, which turns it off")
         most = None if options.num_predict is None else max(options.num_predict, -1)
-        arguments = options.arguments(settings, most, own_form="format", schema=_schema(self.format))
+        arguments = options.arguments(settings, most, own_form="format", schema=schema_of_format(self.format))
         if self.truncate is False:
             arguments["on_overflow"] = "error"
         return arguments | {"n_logprobs": (self.top_logprobs or 0) if self.logprobs or self.top_logprobs else None}
@@ -124,14 +124,6 @@ class GenerateBody(OllamaBody):
     def asks_nothing(self) -> bool:
         """True if there is no prompt, and no gap."""
         return not self.prompt and not self.suffix
-
-
-def _schema(form: str | dict[str, Any] | None) -> Mapping[str, Any] | None:
-    """Return the JSON schema of a field `format`; None = any text. Raises ApiError."""
-    if isinstance(form, str) and form not in ("", "json"):
-        what = f"format is {form[:40]!r}; give 'json', or a JSON schema as an object"
-        raise ApiError(400, "unsupported_value", what, param="format")
-    return {"type": "object"} if form == "json" else form if isinstance(form, dict) else None
 
 
 def parse_chat(body: ChatBody, settings: Settings) -> ReplyRequest:

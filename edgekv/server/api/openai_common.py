@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 import edgekv
 from edgekv.generation.request import MAX_TOKENS
@@ -18,8 +18,10 @@ from edgekv.server.json_stream import DONE, Parts, sse_event
 from edgekv.server.reply_request import Ended, Event, Piece, Reason, ReplyRequest, Usage
 from edgekv.server.server_settings import Settings
 
-from .body import Body
+from .body import Body, Number, Whole
 from .llama_fields import LlamaFields, biases
+from .other_fields import REFUSED, Off
+from .reply_forms import FormFields
 
 FINISH_REASONS: dict[Reason, str] = {
     "stop": "stop",
@@ -56,30 +58,38 @@ class EdgekvParams(Body):
     on_overflow: Literal["evict", "error"] = "evict"
 
 
-class GenerationParams(LlamaFields):
+class GenerationParams(FormFields, LlamaFields):
     """Parameters of a reply: fields of every endpoint. Defaults are those of `edgekv chat`.
 
     max_tokens: -1 = until the model ends the reply; 0 = the prompt is read, and nothing is said
     top_p: a number above 1 turns it off, as 1 does; top_k: -1 turns it off, as 0 does
+    repetition_penalty: vLLM's name of repeat_penalty
+
+    refused: fields that would change the reply in a way that edgekv has not, with the values that turn them off. All
+        others that are not known are ignored
     """
 
+    model_config = ConfigDict(extra="allow")
+
+    refused: ClassVar[Mapping[str, Off]] = REFUSED
     may_tell_coverage: ClassVar[bool] = False
     may_have_choices: ClassVar[bool] = False
 
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    n: Annotated[int, Field(ge=1)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
-    top_p: Annotated[float, Field(ge=0)] | None = None
-    top_k: Annotated[int, Field(ge=-1, le=1 << 20)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repeat_penalty: Annotated[float, Field(ge=1, le=10)] | None = None
-    seed: int | None = None
-    max_tokens: Annotated[int, Field(ge=-1)] | None = None
+    n: Annotated[Whole, Field(ge=1)] | None = None
+    temperature: Annotated[Number, Field(ge=0, le=100)] | None = None
+    top_p: Annotated[Number, Field(ge=0)] | None = None
+    top_k: Annotated[Whole, Field(ge=-1, le=1 << 20)] | None = None
+    min_p: Annotated[Number, Field(ge=0, le=1)] | None = None
+    repeat_penalty: Annotated[Number, Field(ge=1, le=10)] | None = None
+    repetition_penalty: Annotated[Number, Field(ge=1, le=10)] | None = None
+    seed: Annotated[Whole, Field(ge=-(1 << 63), lt=1 << 64)] | None = None
+    max_tokens: Annotated[Whole, Field(ge=-1)] | None = None
     stop: Stops = None
-    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
+    presence_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
     logit_bias: dict[str, Any] | list[tuple[Any, Any]] | None = None
     user: str | None = None
     edgekv: EdgekvParams = EdgekvParams()
@@ -105,7 +115,13 @@ class GenerationParams(LlamaFields):
             raise ApiError(400, "invalid_value", what, param="n" if self.n and self.n > MOST_CHOICES else "prompt")
         if self.n_choices > 1 and self.edgekv.coverage:
             raise unsupported("edgekv.coverage", "what is kept is told of one reply, and not of several")
-        self.check_llama()
+        if self.stream_options is not None and not self.streams:
+            raise unsupported("stream_options", "stream_options is about streams; give stream=true")
+        for name, value in (self.model_extra or {}).items():
+            off = self.refused.get(name)
+            if off is not None and value is not None and value not in off:
+                remedy = f"; give {off[0]!r}, which turns it off" if off else ""
+                raise unsupported(name, f"{name} is not possible here{remedy}")
 
     def arguments(
         self, settings: Settings, max_tokens: int | None = None, *, own_form: str = "", schema: Any = None
@@ -143,6 +159,8 @@ class GenerationParams(LlamaFields):
             for name in ("temperature", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty")
             if (value := getattr(self, name)) is not None
         }
+        if self.repetition_penalty is not None:
+            named.setdefault("repeat_penalty", self.repetition_penalty)
         if self.top_p is not None:
             named["top_p"] = min(self.top_p, 1.0)
         if self.top_k is not None:

@@ -16,7 +16,7 @@ from edgekv.server.reply_request import ReplyRequest
 from edgekv.server.server_settings import Settings
 from edgekv.server.spill import LONG_CHARS
 
-from .body import Body
+from .body import Body, Whole
 from .endpoint import Endpoint, Query, Work, token_count
 from .message_parts import call_of, function_of, in_turn, missing, text_of_file, unreadable
 from .openai_common import GenerationParams
@@ -108,14 +108,14 @@ class ResponsesBody(GenerationParams):
 
     input: str | Annotated[list[Item], Field(min_length=1)]
     instructions: str | None = None
-    max_output_tokens: Annotated[int, Field(ge=-1)] | None = None
+    max_output_tokens: Annotated[Whole, Field(ge=-1)] | None = None
     truncation: Literal["auto", "disabled"] | None = None
     text: TextConfig | None = None
     tools: list[Function] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     include: list[str] | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = None
     metadata: Annotated[dict[Annotated[str, Field(max_length=64)], Label], Field(max_length=16)] | None = None
     previous_response_id: str | None = None
     conversation: str | dict[str, Any] | None = None
@@ -161,6 +161,10 @@ def _function(tool: Function, param: str) -> dict[str, Any]:
 def _choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any]:
     if isinstance(choice, dict) and choice.get("type") == "function":
         return {"type": "function", "function": {"name": choice.get("name")}}
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        given = choice.get("tools")
+        tools = [{"type": "function", "function": tool} for tool in (given if isinstance(given, list) else ())]
+        return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode"), "tools": tools}}
     return "auto" if choice is None else choice
 
 
