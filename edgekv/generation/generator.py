@@ -8,6 +8,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from edgekv.binding.model import Context
 from edgekv.engine.block_loop import BlockLoop
 from edgekv.engine.loaded_model import LoadedModel
@@ -92,7 +94,7 @@ class ReplyGenerator:
             token = selector.next(block_loop.logits_row)
             if stats.generated_tokens == 0:
                 stats.ttft_s = stats.first_pass_s + stats.prefill_s + time.perf_counter() - started
-            if engine.model.is_end(token):
+            if selector.is_end(token):
                 self._state.draw(selector.state(ended=True))
                 stats.finish_reason = "end"
                 return
@@ -103,7 +105,8 @@ class ReplyGenerator:
             if selector.is_complete:
                 stats.finish_reason = "end"
                 return
-            if loops.loops_after(token) and not request.allow_loops:
+            may_end = stats.generated_tokens >= request.min_tokens
+            if loops.loops_after(token) and may_end and not request.allow_loops:
                 stats.finish_reason = "loop"
                 return
             if stats.generated_tokens == most_tokens:
@@ -150,8 +153,10 @@ class TokenSelector:
             from .logprobs import LogprobRecorder  # few replies need it
 
             self._recorder = LogprobRecorder(request.logprobs)
-        ends = context.model.ends if request.ignore_eos else ()
-        self._sampler = Sampler(request.sampling, before, ends)
+        model_ends = context.model.ends if request.ignore_eos or request.min_tokens else ()
+        self._ends = [*model_ends, *(token for token in request.stop_tokens if token < context.model.n_vocab)]
+        self._n_chosen = 0
+        self._sampler = Sampler(request.sampling, before, model_ends if request.ignore_eos else ())
 
     def next(self, row: int) -> int:
         """Choose the next token. row: its logits' row in the last batch. Raises GrammarError for a complex grammar."""
@@ -160,12 +165,19 @@ class TokenSelector:
         logprobs = None if recorder is None else recorder.logprobs(context.logits_array(row))
         if self._matcher is not None:
             self._matcher.mask(context.logits_array(row))
+        if self._n_chosen < self._request.min_tokens:
+            context.logits_array(row)[self._ends] = -np.inf
         token = self._sampler.sample(context, row)
+        self._n_chosen += 1
         if self._matcher is not None:
             self._matcher.accept(token)
-        if recorder is not None and logprobs is not None and not model.is_end(token):
+        if recorder is not None and logprobs is not None and not self.is_end(token):
             recorder.add(logprobs.of(token, model))
         return token
+
+    def is_end(self, token: int) -> bool:
+        """Return True for a token that ends the reply, and does not belong to it."""
+        return token in self._request.stop_tokens or self._context.model.is_end(token)
 
     @property
     def notes(self) -> str | None:

@@ -105,6 +105,9 @@ class GenerationOptions(TypedDict, total=False):
     max_tokens: longest reply, in tokens; 0 = the prompt is read, and nothing is generated; None = until the model ends
         it, or its trained context is full. 1,024 if left out
     stop: a text, or several, that end the reply; it ends before the first one that is complete. None = none
+    stop_tokens: token ids that end the reply, as those of the model do; none is part of it
+    min_tokens: tokens before which neither the model, nor stop_tokens, nor a loop ends the reply; not with a grammar or
+        tools
     allow_loops: go on when the reply loops. It loops when its last tokens are one sequence, three times in a row or
         more, and these are at least 60 tokens together; or five times or more with hardly a word that differs
     ignore_eos: the model cannot end the reply, so that it has `max_tokens` tokens; a grammar that is complete ends it
@@ -118,6 +121,8 @@ class GenerationOptions(TypedDict, total=False):
 
     max_tokens: int | None
     stop: str | Sequence[str] | None
+    stop_tokens: Sequence[int]
+    min_tokens: int
     allow_loops: bool
     ignore_eos: bool
     sampling: Sampling | None
@@ -138,11 +143,13 @@ def reply_fields(options: GenerationOptions) -> dict[str, Any]:
     stop = fields.pop("stop", None)
     stops = (stop,) if isinstance(stop, str) else () if stop is None else listed("stop", stop, "texts, or a text")
     sampling = fields.pop("sampling", None)
-    for name in ("allow_loops", "ignore_eos"):
+    for name in ("allow_loops", "ignore_eos", "stop_tokens", "min_tokens"):
         if fields.get(name) is None:
             fields.pop(name, None)
-        else:
-            check_flag(name, fields[name])
+    for name in fields.keys() & {"allow_loops", "ignore_eos"}:
+        check_flag(name, fields[name])
+    if "stop_tokens" in fields:
+        fields["stop_tokens"] = listed("stop_tokens", fields["stop_tokens"], "token ids")
     return fields | {"stop": stops, "sampling": Sampling() if sampling is None else sampling}
 
 
@@ -161,7 +168,7 @@ class GenerationRequest:
     instruction: put before the last content if the turn has another one above it
     question: the question to read with, or several texts, each a part of it; None = none
     passes: number of times to read the content, the second time with the first answer in mind
-    max_tokens, stop, allow_loops, ignore_eos, sampling, logprobs: as in `GenerationOptions`
+    max_tokens, stop, stop_tokens, min_tokens, allow_loops, ignore_eos, sampling, logprobs: as in `GenerationOptions`
     grammar: the grammar that the reply follows, or that of its JSON schema; None = a free reply
     prompt_logprobs: the reply begins with the prompt's own tokens, each with the log probabilities of its place
     calls: tool calls of each message, for "messages"
@@ -182,6 +189,8 @@ class GenerationRequest:
     passes: int = 1
     max_tokens: int | None = MAX_TOKENS
     stop: tuple[str, ...] = ()
+    stop_tokens: tuple[int, ...] = ()
+    min_tokens: int = 0
     allow_loops: bool = False
     ignore_eos: bool = False
     sampling: Sampling = field(default_factory=Sampling)
@@ -211,6 +220,18 @@ class GenerationRequest:
         for text in self.stop:
             if not isinstance(text, str) or not text:
                 raise ConfigError(f"stop={text!r} is not possible; give a text that is not empty")
+        if not all(map(_is_count, self.stop_tokens)):
+            raise ConfigError(f"stop_tokens={self.stop_tokens!r} is not possible; give ids of the vocabulary")
+        if not _is_count(self.min_tokens) or (self.max_tokens is not None and self.min_tokens > self.max_tokens):
+            raise ConfigError(
+                f"min_tokens={self.min_tokens!r} is not possible; give a whole number from 0 to "
+                f"max_tokens={self.max_tokens}"
+            )
+        if self.min_tokens and (self.grammar is not None or self.tools is not None):
+            raise ConfigError(
+                f"min_tokens={self.min_tokens} does not go with a grammar, a schema or tools, which say where a reply "
+                "ends; leave it out"
+            )
         n_top = 0 if self.logprobs is None else self.logprobs
         if not _is_count(n_top) or n_top > MOST_ALTERNATIVES:
             raise ConfigError(

@@ -28,6 +28,7 @@ class ReplyRequest:
     max_tokens: longest reply; None = until the model ends it
     longest_s: seconds for the reply after its first token; it ends then, but not within its first line; None = any
     stop: texts that end the reply
+    stop_tokens: ids of tokens that end it; min_tokens: tokens before which neither these nor the model end it
     ignore_eos: neither the model nor a loop ends the reply
     echo: the reply begins with the prompt
     n_choices: replies that its body asks for, whose log probabilities are held together
@@ -50,6 +51,8 @@ class ReplyRequest:
     max_tokens: int | None = MAX_TOKENS
     longest_s: float | None = None
     stop: tuple[str, ...] = ()
+    stop_tokens: tuple[int, ...] = ()
+    min_tokens: int = 0
     ignore_eos: bool = False
     echo: bool = False
     n_choices: int = 1

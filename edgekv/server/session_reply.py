@@ -90,6 +90,8 @@ class Replier:
             shared=n_shared,
             max_tokens=request.max_tokens,
             stop=request.stop,
+            stop_tokens=request.stop_tokens,
+            min_tokens=request.min_tokens,
             ignore_eos=request.ignore_eos,
             allow_loops=request.ignore_eos,
             sampling=request.sampling,

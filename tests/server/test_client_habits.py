@@ -218,3 +218,20 @@ def test_a_form_that_cannot_be_followed_is_refused(ask, form):
 def test_the_repetition_penalty_is_that_of_edgekv():
     assert request_of("/v1/completions", repetition_penalty=1.5).sampling.repeat_penalty == 1.5
     assert request_of("/v1/completions", repetition_penalty=1.5, repeat_penalty=1.2).sampling.repeat_penalty == 1.2
+
+
+def test_tokens_that_end_a_reply_and_the_least_number(ask, server):
+    (a,), (b,) = (ask("/tokenize", {"content": letter}).json()["tokens"] for letter in "ab")
+    (end, *_) = server.state.pool.runtime.model.ends
+    body = {"prompt": "Hello", "temperature": 0, "repeat_penalty": 1, "max_tokens": 20}
+
+    def reply(**further):
+        answer = ask("/v1/completions", body | further).json()
+        return answer["choices"][0]["text"], answer["choices"][0]["finish_reason"]
+
+    biases = {str(token): 10_000 - 1_000 * i for i, token in enumerate((b, a))}
+    assert reply(logit_bias=biases, stop_token_ids=[b]) == ("", "stop")
+    assert reply(logit_bias=biases, stop_token_ids=[b], min_tokens=3) == ("aaa", "stop")
+    assert reply(logit_bias={str(end): 10_000, str(a): 9_000}, min_tokens=4) == ("aaaa", "stop")
+    wrong = ask("/v1/completions", body | {"min_tokens": 21})
+    assert (wrong.status_code, "min_tokens" in wrong.json()["error"]["message"]) == (400, True)

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, Field
 
@@ -19,6 +19,7 @@ from edgekv.server.reply_request import Ended, Event, Piece, Reason, ReplyReques
 from edgekv.server.server_settings import Settings
 
 from .body import Body, Number, Whole
+from .edgekv_params import EdgekvParams
 from .llama_fields import LlamaFields, biases
 from .other_fields import REFUSED, Off
 from .reply_forms import FormFields
@@ -35,27 +36,11 @@ MOST_CHOICES = 128  # replies of one body
 
 Stops = str | Annotated[list[str | None], Field(max_length=16)] | None  # an empty text ends nothing
 
-FocusPart = Annotated[str, Field(min_length=1, pattern=r"\S")]
-
 
 class StreamOptions(Body):
     """The field `stream_options`."""
 
     include_usage: bool | None = None
-
-
-class EdgekvParams(Body):
-    """The object `edgekv`: fields of edgekv's own.
-
-    focus: read with the last user message in mind, or with this question or the parts of one; None = as the server does
-    passes: a request is read once
-    coverage: a stream tells at its end what is kept of the conversation
-    """
-
-    focus: bool | str | Annotated[list[FocusPart], Field(min_length=1, max_length=16)] | None = None
-    passes: Literal[1] = 1
-    coverage: bool = False
-    on_overflow: Literal["evict", "error"] = "evict"
 
 
 class GenerationParams(FormFields, LlamaFields):
@@ -88,6 +73,8 @@ class GenerationParams(FormFields, LlamaFields):
     seed: Annotated[Whole, Field(ge=-(1 << 63), lt=1 << 64)] | None = None
     max_tokens: Annotated[Whole, Field(ge=-1)] | None = None
     stop: Stops = None
+    stop_token_ids: Annotated[list[Annotated[Whole, Field(ge=0, lt=1 << 31)]], Field(max_length=64)] | None = None
+    min_tokens: Annotated[Whole, Field(ge=0)] | None = None
     frequency_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
     presence_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
     logit_bias: dict[str, Any] | list[tuple[Any, Any]] | None = None
@@ -143,6 +130,8 @@ class GenerationParams(FormFields, LlamaFields):
             "max_tokens": None if longest == -1 else longest,
             "longest_s": self.longest_s,
             "stop": stop_texts(self.stop),
+            "stop_tokens": tuple(self.stop_token_ids or ()),
+            "min_tokens": self.min_tokens or 0,
             "ignore_eos": bool(self.ignore_eos),
             "focus": tuple(focus) if isinstance(focus, list) else focus,
             "on_overflow": self.edgekv.on_overflow,
