@@ -10,7 +10,6 @@ from pydantic import Field
 
 from edgekv.generation.logprobs import Packed, Token, TokenLogprob, unpacked
 from edgekv.generation.sampler import Sampling
-from edgekv.server.api_errors import unsupported
 from edgekv.server.json_stream import LazyList, Parts, sse_event
 from edgekv.server.reply_request import Ended, Event, Piece, ReplyRequest
 from edgekv.server.server_settings import Settings
@@ -37,22 +36,16 @@ class LlamaParams(GenerationParams):
     """
 
     not_applied: ClassVar[tuple[str, ...]] = ()
+    refused: ClassVar = {**REFUSED, "post_sampling_probs": (False,)}
 
     n_probs: Annotated[Whole, Field(ge=0, le=20)] = 0
     return_tokens: bool = False
     response_fields: Annotated[list[FieldPath], Field(max_length=64)] | None = None
-    post_sampling_probs: bool = False
 
     @property
     def n_logprobs(self) -> int | None:
         """The number of alternatives to each token; None = the reply says nothing about its tokens."""
         return self.n_probs if self.n_probs or self.return_tokens else None
-
-    def check(self) -> None:
-        """Raise ApiError for fields that are known and not supported here."""
-        super().check()
-        if self.post_sampling_probs:
-            raise unsupported("post_sampling_probs", "probabilities are told as the model gives them")
 
 
 class LlamaBody(LlamaParams, PromptBody):
@@ -71,7 +64,6 @@ class InfillBody(LlamaParams):
 
     # what editors send all the same: a time for reading, and habits of samplers of llama.cpp's
     not_applied = ("samplers", "n_indent", "t_max_prompt_ms")
-    refused: ClassVar = {name: off for name, off in REFUSED.items() if name != "samplers"}
 
     input_prefix: str
     input_suffix: str

@@ -45,10 +45,19 @@ class Options(GenerationParams):
 NOT_APPLIED = tuple(name for name, field in Options.model_fields.items() if field.annotation is Any)
 
 
+# fields of prompts that cannot be read here, and why
+UNREADABLE = {
+    "images": "images cannot be read here",
+    "template": "the model's own chat template is used, or none with raw",
+    "context": "nothing is kept as a context; send the whole conversation to /api/chat",
+}
+
+
 class OllamaBody(Body):
     """Fields of both endpoints. Replies are streams unless `stream` is false."""
 
     is_chat: ClassVar[bool] = False
+    told_apart: ClassVar = ("keep_alive", "shift")  # they change nothing, and each reply says which of them came
 
     model: str | None = None
     stream: bool | None = None
@@ -75,7 +84,7 @@ class OllamaBody(Body):
         """Return the names of fields that change nothing here."""
         names = [f"options.{name}" for name in NOT_APPLIED if getattr(self.options, name, None) is not None]
         names += ["think"] if isinstance(self.think, str) else []
-        return names + [name for name in ("keep_alive", "shift") if getattr(self, name) is not None]
+        return names + [name for name in self.told_apart if getattr(self, name) is not None]
 
     def arguments(self, settings: Settings) -> dict[str, Any]:
         """Return arguments of a `ReplyRequest`. Raises ApiError."""
@@ -111,6 +120,8 @@ class ChatBody(OllamaBody):
 
 class GenerateBody(OllamaBody):
     """The body of /api/generate. raw: the prompt goes on as it stands, without a chat template"""
+
+    never: ClassVar = frozenset(UNREADABLE)
 
     prompt: str | None = None
     system: str | None = None
@@ -155,11 +166,7 @@ def _calls(message: Message, param: str) -> tuple[dict[str, Any], ...]:
 
 def parse_generate(body: GenerateBody, settings: Settings) -> ReplyRequest:
     """Return the request of a body. Raises ApiError for what cannot be done here."""
-    for name, what in (
-        ("images", "images cannot be read here"),
-        ("template", "the model's own chat template is used, or none with raw"),
-        ("context", "nothing is kept as a context; send the whole conversation to /api/chat"),
-    ):
+    for name, what in UNREADABLE.items():
         if getattr(body, name):
             raise unsupported(name, what)
     arguments = body.arguments(settings)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
-Off = tuple[Any, ...]  # values with which a field changes nothing, beside null
+from pydantic import BaseModel
+
+Off: TypeAlias = tuple[Any, ...]  # values with which a field changes nothing, beside null
 
 # Each with the values that turn it off, of which the first one is told.
 OF_OPENAI: Mapping[str, Off] = {
@@ -23,7 +25,11 @@ OF_LLAMA: Mapping[str, Off] = {
     "samplers": ([],),
     "lora": ([],),
     "chat_template_kwargs": ({},),
+    "image_data": ([],),
     "min_keep": (0,),
+    "n_cmpl": (1,),
+    "n_indent": (0,),
+    "t_max_prompt_ms": (-1, 0),
     "reasoning_format": ("auto", "deepseek"),
     "reasoning_budget": (-1,),
     "grammar_lazy": (False,),
@@ -50,7 +56,8 @@ OF_VLLM: Mapping[str, Off] = {
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
 }
-REFUSED: Mapping[str, Off] = {**OF_OPENAI, **OF_LLAMA, **OF_VLLM}
+OF_ANTHROPIC: Mapping[str, Off] = {"container": (), "mcp_servers": ([],)}
+REFUSED: Mapping[str, Off] = {**OF_OPENAI, **OF_LLAMA, **OF_VLLM, **OF_ANTHROPIC}
 
 # Fields that are taken with any value, since no reply depends on them here, and why.
 _SAME_MODEL = "one model answers, on one machine"
@@ -62,7 +69,9 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "cache_control": _KEPT_ANYWAY,
     "cache_prompt": _KEPT_ANYWAY,
     "cache_salt": _KEPT_ANYWAY,
+    "context_management": "what does not fit is evicted",
     "id_slot": _SAME_MODEL,
+    "max_tool_calls": "it limits tools that a server carries out, and there are none",
     "metadata": _NOTHING_STORED,
     "prediction": "drafts change the speed alone",
     "priority": "requests come in their order",
@@ -73,6 +82,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "request_id": "replies have ids of their own",
     "safety_identifier": _NOTHING_STORED,
     "service_tier": _SAME_MODEL,
+    "speed": _SAME_MODEL,
     "spaces_between_special_tokens": "control tokens have no text",
     "store": _NOTHING_STORED,
     "verbosity": _NO_EFFORT,
@@ -92,3 +102,19 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "mirostat_tau": _WITH_ANOTHER,
     "xtc_threshold": _WITH_ANOTHER,
 }
+
+Standing: TypeAlias = Literal["honoured", "refused", "no effect"]
+
+
+def standing_of(body: type[BaseModel], name: str) -> Standing | None:
+    """Return what a field of a body does to the reply; None = it is not known.
+
+    Refused: with a value that would change the reply
+    """
+    declared = {field.alias or own: field for own, field in body.model_fields.items()}
+    if name in getattr(body, "never", ()) or (name not in declared and name in getattr(body, "refused", ())):
+        return "refused"
+    if name in declared:
+        has_effect = declared[name].annotation is not Any and name not in getattr(body, "told_apart", ())
+        return "honoured" if has_effect else "no effect"
+    return "no effect" if name in WITHOUT_EFFECT else None

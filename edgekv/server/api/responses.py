@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -105,6 +105,8 @@ Label = Annotated[str, Field(max_length=512)]
 
 class ResponsesBody(GenerationParams):
     """The body of a request."""
+
+    never: ClassVar = frozenset(NOT_HERE)
 
     input: str | Annotated[list[Item], Field(min_length=1)]
     instructions: str | None = None

@@ -1,0 +1,132 @@
+"""Writes docs/server-fields.md: what the server does with each field of the requests of other APIs.
+
+    python scripts/server_fields.py
+
+Names are those of the APIs' own documentation; what is said of them is read off the code that parses them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from edgekv.server.api.ollama_api import Options
+from edgekv.server.api.other_fields import WITHOUT_EFFECT, standing_of
+from edgekv.server.application import ENDPOINTS
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "server-fields.md"
+BODIES = {endpoint.path: endpoint.body for endpoint in ENDPOINTS} | {"options": Options}
+
+_VLLM = """add_special_tokens allowed_token_ids bad_words cache_salt guided_choice guided_decoding_backend
+        guided_grammar guided_json guided_regex guided_whitespace_pattern ignore_eos include_stop_str_in_output
+        kv_transfer_params length_penalty logits_processors min_p min_tokens priority prompt_logprobs
+        repetition_penalty request_id return_token_ids return_tokens_as_token_ids skip_special_tokens
+        spaces_between_special_tokens stop_token_ids structured_outputs thinking_token_budget top_k
+        truncate_prompt_tokens use_beam_search"""
+
+# path (or the object `options`) and fields, by API
+APIS = {
+    "OpenAI: chat completions": (
+        "/v1/chat/completions",
+        """audio frequency_penalty function_call functions logit_bias logprobs max_completion_tokens max_tokens
+        messages metadata modalities model n parallel_tool_calls prediction presence_penalty prompt_cache_key
+        prompt_cache_retention reasoning_effort response_format safety_identifier seed service_tier stop store
+        stream stream_options temperature tool_choice tools top_logprobs top_p user verbosity web_search_options""",
+    ),
+    "OpenAI: completions": (
+        "/v1/completions",
+        """best_of echo frequency_penalty logit_bias logprobs max_tokens model n presence_penalty prompt seed stop
+        stream stream_options suffix temperature top_p user""",
+    ),
+    "OpenAI: responses": (
+        "/v1/responses",
+        """background conversation include input instructions max_output_tokens max_tool_calls metadata model
+        parallel_tool_calls previous_response_id prompt prompt_cache_key prompt_cache_retention reasoning
+        safety_identifier service_tier store stream stream_options temperature text tool_choice tools
+        top_logprobs top_p truncation user""",
+    ),
+    "Anthropic: messages": (
+        "/v1/messages",
+        """cache_control container context_management max_tokens mcp_servers messages metadata model output_config
+        service_tier speed stop_sequences stream system temperature thinking tool_choice tools top_k top_p""",
+    ),
+    "Ollama: chat": (
+        "/api/chat",
+        "format keep_alive logprobs messages model options shift stream think tools top_logprobs truncate",
+    ),
+    "Ollama: generate": (
+        "/api/generate",
+        """context format images keep_alive logprobs model options prompt raw shift stream suffix system template
+        think top_logprobs truncate""",
+    ),
+    "Ollama: the object `options`": (
+        "options",
+        """f16_kv frequency_penalty low_vram main_gpu min_p mirostat mirostat_eta mirostat_tau num_batch num_ctx
+        num_gpu num_keep num_predict num_thread numa penalize_newline presence_penalty repeat_last_n
+        repeat_penalty seed stop temperature tfs_z top_k top_p typical_p use_mlock use_mmap vocab_only""",
+    ),
+    "llama.cpp: completion": (
+        "/completion",
+        """cache_prompt dry_allowed_length dry_base dry_multiplier dry_penalty_last_n dry_sequence_breakers
+        dynatemp_exponent dynatemp_range frequency_penalty grammar grammar_lazy grammar_triggers id_slot
+        ignore_eos image_data json_schema logit_bias lora min_keep min_p mirostat mirostat_eta mirostat_tau n
+        n_cache_reuse n_cmpl n_discard n_indent n_keep n_predict n_probs post_sampling_probs presence_penalty
+        prompt reasoning_format repeat_last_n repeat_penalty response_fields return_progress return_tokens
+        samplers seed stop stream t_max_predict_ms t_max_prompt_ms temperature timings_per_token top_k
+        top_n_sigma top_p typical_p xtc_probability xtc_threshold""",
+    ),
+    "llama.cpp: chat completions, beside OpenAI's": (
+        "/v1/chat/completions",
+        """add_generation_prompt chat_template_kwargs grammar json_schema min_p n_predict reasoning_budget
+        reasoning_format repeat_penalty top_k typical_p""",
+    ),
+    "vLLM: chat completions, beside OpenAI's": (
+        "/v1/chat/completions",
+        "add_generation_prompt chat_template chat_template_kwargs continue_final_message documents echo "
+        f"mm_processor_kwargs {_VLLM}",
+    ),
+    "vLLM: completions, beside OpenAI's": ("/v1/completions", f"prompt_embeds response_format {_VLLM}"),
+}
+
+
+HEAD = (
+    "# Fields of requests",
+    "",
+    "What the [server](server.md) does with each field of the chat and completion requests of other APIs. *Honoured*",
+    "has its effect. *Refused* is an error that names the field, unless its value is null or turns it off. *No effect*",
+    "is taken with any value, because no reply depends on it here. A field that is not in the table is ignored.",
+    "`python scripts/server_fields.py` writes this page from the code that parses requests.",
+)
+
+
+def page() -> str:
+    """Return the page, as Markdown."""
+    lines = [*HEAD]
+    for api, (path, names) in APIS.items():
+        body = BODIES[path]
+        found = {name: standing_of(body, name) for name in sorted(set(names.split()))}
+        off = {name: getattr(body, "refused", {}).get(name) for name in found}
+        lines += ["", f"## {api}", "", "| | fields |", "|---|---|"]
+        lines.append(f"| honoured | {_listed(name for name in found if found[name] == 'honoured')} |")
+        lines.append(
+            f"| refused | {_listed(_with_off(name, off[name]) for name in found if found[name] == 'refused')} |"
+        )
+        lines.append(f"| no effect | {_listed(name for name in found if found[name] == 'no effect')} |")
+    lines += ["", "## Why some have no effect", "", "| field | |", "|---|---|"]
+    lines += [f"| `{name}` | {why} |" for name, why in sorted(WITHOUT_EFFECT.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(name if "`" in name else f"`{name}`" for name in names) or "none"
+
+
+def _with_off(name: str, off: object) -> str:
+    """Return a field with the values that turn it off."""
+    values = off if isinstance(off, tuple) else ()
+    return f"`{name}` (but {' or '.join(f'`{json.dumps(value)}`' for value in values)})" if values else f"`{name}`"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
