@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from edgekv.engine.loaded_model import LoadedModel
 from edgekv.errors import GrammarError
-from edgekv.grammar.alternatives import multiplies
+from edgekv.grammar.combinations import multiplies
 from edgekv.grammar.masks import Matcher
 from edgekv.grammar.source import Grammar
 from edgekv.grammar.tool_schemas import FittedSchema, any_object, fitted, plain

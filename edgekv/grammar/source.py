@@ -10,7 +10,7 @@ from typing import Any
 
 from edgekv.errors import GrammarError
 
-from .alternatives import multiplies
+from .combinations import multiplies
 from .key_rule import KeyRule, key_rule
 from .schema_parts import drop_empty_words, parts, rounded_numbers, schemas_within
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from .alternatives import resolved
+from .combinations import resolved
 from .schema_parts import SCHEMAS_BY_NAME, drop_empty_words, parts, rounded_numbers
 from .source import JSON_OPTIONS
 

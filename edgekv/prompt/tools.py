@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgekv.errors import ConfigError, InputError
-from edgekv.grammar.alternatives import multiplies
+from edgekv.grammar.combinations import multiplies
 from edgekv.grammar.key_rule import key_rule
 from edgekv.grammar.source import Grammar, schema_of
 from edgekv.grammar.tool_schemas import TOOL_OPTIONS, FittedSchema
