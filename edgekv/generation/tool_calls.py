@@ -19,6 +19,8 @@ from .request import GenerationRequest
 from .stats import Stats
 from .stopping import overlap
 
+CUT = ("length", "context", "loop", "cancelled")  # ends of replies that may come within what begins a call
+
 Dropped = tuple[tuple[str, tuple[str, ...]], ...]  # names of tools, and the words of their schemas that are not held
 
 
@@ -93,7 +95,8 @@ class ToolCallReader:
         for text in texts:
             self._text += text
             yield self._new(len(self._text) - overlap(self._text, self._form.before))
-        yield self._new(len(self._text))
+        if stats.finish_reason not in CUT:
+            yield self._new(len(self._text))
         stats.tool_calls = self._form.parsed(self._text)
 
     def _new(self, most: int) -> str:

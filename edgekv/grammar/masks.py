@@ -17,6 +17,7 @@ from edgekv.memory.sizes import MIB
 
 from .gbnf import Tokens, is_lark, lark_of
 from .json_keys import Allowed, KeyWatch, Pieces
+from .reasons import reason_of
 from .source import Grammar
 from .tool_schemas import TOOL_OPTIONS, Verdict
 
@@ -153,7 +154,7 @@ class Position:
     def check(self, what: str) -> None:
         """Raise GrammarError if llguidance gave up. what: the words for it"""
         if self._matcher.is_error():
-            reason = self._matcher.get_error().strip().splitlines()[0][:300]
+            reason = reason_of(self._matcher.get_error())
             raise GrammarError(f"{self.name} {what}: {reason}; give a simpler one (docs/replies.md)")
 
 

@@ -84,7 +84,7 @@ ELSEWHERE = {
 GETS = (*info.routes, *ollama_info.routes, *page.routes)
 POSTED = (*(it.path for it in ENDPOINTS), *(it.path for it in QUERIES), document_upload.PATH)
 PATHS = {*POSTED, *(it.path for it in (*GETS, *conversations.routes))}
-OPEN = ("/health", *(route.path for route in page.routes))  # paths that need no key
+OPEN = ("/health", "/ping", *(route.path for route in page.routes))  # paths that need no key
 
 
 class Application:

@@ -47,7 +47,8 @@ class AuthMiddleware:
             return ApiError(421, "unknown_host", "the header Host names another server; ask this one by a name it has")
         origin = headers.get("origin")
         if origin is not None and not self._may_ask(origin.lower(), host.lower()):
-            return ApiError(403, "foreign_origin", "pages of this origin may not ask this server")
+            what = f"pages of this origin may not ask this server; edgekv serve --allow-origin {origin[:200]} lets them"
+            return ApiError(403, "foreign_origin", what)
         if self._keys and path not in self._open and not self._has_key(headers):
             return ApiError(401, "invalid_api_key", "send a key of this server as Authorization: Bearer KEY")
         return None

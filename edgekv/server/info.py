@@ -105,6 +105,16 @@ async def tokenizer_info(request: Request) -> Response:
     return JSONResponse({"model": state.model_name, "model_max_length": state.pool.runtime.plan.n_ctx_train})
 
 
+async def version(request: Request) -> Response:
+    return JSONResponse({"version": edgekv.__version__})
+
+
+async def load(request: Request) -> Response:
+    """Tell how many requests wait or are answered, as vLLM's server does."""
+    queue = state_of(request).queue
+    return JSONResponse({"server_load": queue.n_waiting + queue.n_answered})
+
+
 async def metrics(request: Request) -> Response:
     state = state_of(request)
     plan = state.pool.runtime.plan
@@ -124,7 +134,9 @@ async def metrics(request: Request) -> Response:
 routes = [
     *(Route(f"{base}/models", models) for base in ("/v1", "")),
     *(Route(f"{base}/models/{{name:path}}", model) for base in ("/v1", "")),
-    Route("/health", health),
+    *(Route(path, health) for path in ("/health", "/ping")),
+    Route("/version", version),
+    Route("/load", load),
     Route("/props", props),
     Route("/tokenizer_info", tokenizer_info),
     Route("/metrics", metrics),

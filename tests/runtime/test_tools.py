@@ -156,6 +156,19 @@ def test_a_text_that_only_begins_like_a_call_is_a_text():
     assert stats.tool_calls == ()
 
 
+@pytest.mark.parametrize("reason", ["length", "context", "loop", "cancelled"])
+def test_the_beginning_of_a_call_that_is_cut_is_no_text(reason):
+    for text, given in (("see <tool_call>", "see "), ("<tool_ca", ""), ("see it", "see it"), ("a < b", "a < b")):
+        reader, stats = ToolCallReader(CallFormat()), Stats()
+
+        def pieces(text=text, stats=stats):
+            yield text
+            stats.finish_reason = reason
+
+        assert "".join(reader.follow(pieces(), stats)) == given
+        assert stats.tool_calls == ()
+
+
 def test_messages_for_a_template_without_tools():
     roles, contents = generic(
         ("system", "user", "assistant", "tool", "tool", "user"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import edgekv
 from edgekv.server.metrics import Metrics
 from edgekv.server.reply_request import Usage
 
@@ -86,6 +87,15 @@ def test_tokens_with_their_texts(ask):
     pieces = [token["piece"] for token in found]
     assert b"".join(piece.encode() if isinstance(piece, str) else bytes(piece) for piece in pieces) == text.encode()
     assert {type(piece) for piece in pieces} == {str, list}
+
+
+def test_addresses_of_vllm(ask, server):
+    assert ask("/ping").status_code == 200
+    assert ask("/version").json() == {"version": edgekv.__version__}
+    assert ask("/load").json() == {"server_load": 0}
+    found = ask("/tokenize", {"content": "The capital is"}).json()
+    assert found["count"] == len(found["tokens"])
+    assert found["max_model_len"] == server.state.pool.runtime.plan.n_ctx_train
 
 
 def test_a_tokenizer_as_lm_eval_asks_for_it(ask):

@@ -47,10 +47,13 @@ def tokenize(body: TextBody) -> Work:
 
     def tokens(runtime: Runtime) -> dict[str, Any]:
         found = runtime.tokenize(body.content, begin=begin, special=special)
+        told = {"count": len(found), "max_model_len": runtime.plan.n_ctx_train}
         if not body.with_pieces:
-            return {"tokens": found}
+            return told | {"tokens": found}
         pieces = runtime.pieces_of(found)
-        return {"tokens": [{"id": token, "piece": _told(piece)} for token, piece in zip(found, pieces, strict=True)]}
+        return told | {
+            "tokens": [{"id": token, "piece": _told(piece)} for token, piece in zip(found, pieces, strict=True)]
+        }
 
     return Work((PIECE_BYTES if body.with_pieces else TOKEN_BYTES) * n_bytes, tokens)
 
