@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import unicodedata
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, cast
+from urllib.parse import unquote
 
 from .report import DocumentError
 
@@ -18,9 +20,20 @@ class Archive:
     def __init__(self, file: zipfile.ZipFile) -> None:
         self._file = file
         self._names = {*file.namelist()}
+        self._alike = {_plain(name): name for name in self._names}
 
     def __contains__(self, name: str) -> bool:
         return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._names))
+
+    def found(self, reference: str) -> str | None:
+        """Return the name of the member that a reference means, as it is written or with escapes; None = none."""
+        for name in (reference, unquote(reference)):
+            if name in self._names:
+                return name
+        return self._alike.get(_plain(unquote(reference)))
 
     @contextmanager
     def member(self, name: str) -> Iterator[BinaryIO]:
@@ -36,6 +49,13 @@ class Archive:
             ) from None
         except (zipfile.BadZipFile, zlib.error, EOFError) as error:
             raise DocumentError(f"is damaged at {name!r} ({error}); get it again") from None
+
+
+def _plain(name: str) -> str:
+    """Return a name without what programs that write archives differ in: case, forms of letters, encoding."""
+    with suppress(UnicodeError):
+        name = name.encode("cp437").decode()  # zipfile reads a name in UTF-8 so, if the archive does not say that it is
+    return unicodedata.normalize("NFC", name.replace("\\", "/")).casefold()
 
 
 @contextmanager

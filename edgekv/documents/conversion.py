@@ -20,8 +20,8 @@ from edgekv.errors import ConfigError, InputError
 from edgekv.extras import check_installed, has_interpreter
 from edgekv.memory.sizes import MIB, format_size
 
-from .formats import OLD_OFFICE, PDF
-from .report import Report, report_of
+from .formats import PDF, REFUSED
+from .report import BlankTextError, Report, report_of
 
 CODE = "import sys; sys.path[:] = {path!r}; from edgekv.documents.converter_main import main; main{arguments!r}"
 PIECE_BYTES = 1 << 14
@@ -49,14 +49,14 @@ def convert(
     """Yield the text of a document.
 
     kind: its format, of `formats.format_of`; limits: None = those of `Limits`
-    note: is told of pages without text; None = a warning is given
+    note: is told of pages without text, and of what else is not read; None = a warning is given
 
     Raises InputError for a document that cannot be converted or has no text, and
     ConfigError if the package that converts it is not installed.
     """
     limits = Limits() if limits is None else limits
-    if kind == OLD_OFFICE:
-        raise InputError(f"{path} is a file of an old Office, which is not read; save it as .docx or PDF")
+    if kind in REFUSED:
+        raise InputError(f"{path} is a file {kind}, which is not read; save it as .docx or PDF")
     if kind == PDF:
         check_installed("pypdfium2", "documents")
     decoder, n_bytes, is_blank = codecs.getincrementaldecoder("utf-8")(), 0, True
@@ -75,16 +75,16 @@ def convert(
             status = process.wait()
         errors.seek(0)
         report = report_of(errors.read().decode("utf-8", "replace"))
-    _check(path, report, status, watch.ended_because, limits)
-    if report is not None and (told := _blank_pages(path, report, is_blank=is_blank)):
+    report = _checked(path, report, status, watch.ended_because, limits)
+    for told in _notes(path, report, is_blank=is_blank):
         if note is None:
             warnings.warn(told, stacklevel=2)
         else:
             note(told)
 
 
-def _check(path: Path, report: Report | None, status: int, ended_because: str, limits: Limits) -> None:
-    """Raise InputError for a conversion that failed."""
+def _checked(path: Path, report: Report | None, status: int, ended_because: str, limits: Limits) -> Report:
+    """Return the report of a conversion that succeeded. Raises InputError for one that failed."""
     if report is not None and report.error:
         raise InputError(f"{path} {report.error}")
     if ended_because:
@@ -94,20 +94,26 @@ def _check(path: Path, report: Report | None, status: int, ended_because: str, l
             f"{path} cannot be converted in {format_size(limits.memory_bytes)} and {limits.seconds} s: its process "
             f"ended with status {status}; the file is damaged or made to take more, so get it again, or save it as text"
         )
+    return report
 
 
-def _blank_pages(path: Path, report: Report, *, is_blank: bool) -> str:
-    """Return what to tell of pages without text; "" = nothing. Raises InputError if no page has any."""
+def _notes(path: Path, report: Report, *, is_blank: bool) -> Iterator[str]:
+    """Yield what to tell of a document. Raises InputError if it has no text."""
     remedy = "run OCR over it, as `ocrmypdf` does"
     if is_blank:
-        where = f" on its {report.n_pages:,} page(s), as a scan has none; {remedy}" if report.n_pages else ""
-        raise InputError(f"{path} has no text{where}")
-    if not report.n_blank:
-        return ""
-    return (
-        f"{path} has no text on {report.n_blank:,} of its {report.n_pages:,} pages ({report.blank_pages()}), as scans "
-        f"have none; if they matter, {remedy}"
-    )
+        if not report.n_pages:
+            raise BlankTextError(f"{path} has no text")
+        raise InputError(f"{path} has no text on its {report.n_pages:,} page(s), as a scan has none; {remedy}")
+    if report.n_blank:
+        yield (
+            f"{path} has no text on {report.n_blank:,} of its {report.n_pages:,} pages ({report.blank_pages()}), as "
+            f"scans have none; if they matter, {remedy}"
+        )
+    if report.left_out:
+        parts = ", ".join(f"{what} ({n:,} characters)" for what, n in report.left_out.items())
+        yield f"{path} is read without its {parts}"
+    for told in report.notes:
+        yield f"{path} {told}"
 
 
 @contextmanager

@@ -1,13 +1,16 @@
-"""The format of a document and the encoding of a text, told by how a file begins; HTML is told by its name."""
+"""The format of a document, told by how a file begins; HTML is told by its name."""
 
 from __future__ import annotations
 
-import codecs
 from importlib.util import find_spec
 from pathlib import Path
 
-# each but the last is the name of the module that converts it
-PDF, ZIPPED, HTML, OLD_OFFICE = "pdf", "zipped", "html", "old office"
+# names of the modules that convert them
+PDF, ZIPPED, HTML = "pdf", "zipped", "html"
+
+# what cannot be converted, in words that go after "a file"
+OLD_OFFICE, RTF = "of an old Office", "in RTF"
+REFUSED = (OLD_OFFICE, RTF)
 
 # endings of files in a folder that are documents; a file that is named is told by its first bytes
 _ENDINGS = {".pdf": PDF, ".docx": ZIPPED, ".epub": ZIPPED, ".html": HTML, ".htm": HTML, ".xhtml": HTML}
@@ -16,19 +19,9 @@ _BEGINNINGS = (
     (b"PK\x03\x04", ZIPPED),
     (b"PK\x05\x06", ZIPPED),
     (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", OLD_OFFICE),
+    (b"{\\rtf", RTF),
 )
 _HEADER_BYTES = 1024  # readers look for %PDF- here
-
-UTF_8 = "utf-8-sig"
-
-# byte order marks; that of UTF-16 begins that of UTF-32
-_MARKS = (
-    (codecs.BOM_UTF8, UTF_8),
-    (codecs.BOM_UTF32_LE, "utf-32"),
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
 
 
 def format_of(path: Path) -> str | None:
@@ -57,17 +50,3 @@ def is_convertible(path: Path) -> bool:
 def is_document(beginning: bytes) -> bool:
     """Return True if a document begins with these bytes."""
     return beginning.startswith(tuple(magic for magic, _ in _BEGINNINGS))
-
-
-def marked_encoding(beginning: bytes) -> str | None:
-    """Return the encoding that a byte order mark says; None = there is no mark."""
-    return next((encoding for mark, encoding in _MARKS if beginning.startswith(mark)), None)
-
-
-def known_encoding(name: str) -> str | None:
-    """Return Python's name of an encoding of texts; None = it is unknown."""
-    try:
-        "".encode(name)  # fails for codecs that are of no text, too
-        return codecs.lookup(name).name
-    except (LookupError, UnicodeError):
-        return None

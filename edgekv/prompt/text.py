@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import codecs
 import itertools
 import os
 import re
 import threading
+import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from edgekv.binding.model import Model
-from edgekv.documents.formats import UTF_8, is_document, known_encoding, marked_encoding
+from edgekv.documents.encodings import UTF_8, TextDecoder, known_encoding, marked_encoding
+from edgekv.documents.formats import is_document
+from edgekv.documents.report import BlankTextError
 from edgekv.errors import InputError
 from edgekv.store.log import TEMPLATE
 from edgekv.store.temp_array import WINDOW, TempArray
@@ -25,46 +27,52 @@ WITHIN = ""  # separates nothing: the content goes on with the last text of the 
 _XML_ENCODING = re.compile(rb"""<\?xml[^>]{1,200}?encoding=["']([A-Za-z][\w.-]*)""")
 
 
-def read_text(path: str | os.PathLike[str]) -> Generator[str, None, None]:
-    """Yield pieces of a text file. Raises InputError if it cannot be read, is not text, or is blank."""
+def read_text(path: str | os.PathLike[str], note: Callable[[str], None] | None = None) -> Generator[str, None, None]:
+    """Yield pieces of a text file. Errors and `note` as of `decoded`; raises InputError if it cannot be read, too."""
     try:
         with Path(path).open("rb") as file:
-            yield from decoded(file, os.fspath(path))
+            yield from decoded(file, os.fspath(path), note)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}; give the path of a text file") from error
 
 
-def decoded(file: BinaryIO, name: str) -> Iterator[str]:
+def decoded(file: BinaryIO, name: str, note: Callable[[str], None] | None = None) -> Iterator[str]:
     """Yield pieces of an open text; errors call it `name`. Raises InputError if it is not text, or is blank.
 
     It is UTF-8 unless it says otherwise, by a byte order mark or in an XML declaration.
+    note: is told of bytes that are no text, if they are few; None = a warning is given
     """
     raw = file.read(PIECE_BYTES)
     if is_document(raw):
         raise InputError(f"{name} is a document, such as a PDF, and no text; store it as a file to ask about that")
     encoding = encoding_of(raw, name)
-    decoder = codecs.getincrementaldecoder(encoding)()
+    decoder = TextDecoder(encoding)
     offset = 0
     is_blank = True
-    try:
-        while raw:
-            if encoding == UTF_8 and b"\0" in raw:
-                raise InputError(f"{name} is not text: byte {offset + raw.index(0)} is 0; give a UTF-8 text file")
-            piece = decoder.decode(raw)
-            is_blank = is_blank and not piece.strip()
-            yield piece
-            offset += len(raw)
-            raw = file.read(PIECE_BYTES)
-        yield decoder.decode(b"", final=True)
-    except UnicodeDecodeError as error:
-        known = "UTF-8" if encoding == UTF_8 else encoding
-        raise InputError(
-            f"{name} is not {known} text ({error.reason} near byte {offset + error.start}); convert it to UTF-8, as "
-            "`iconv -f WINDOWS-1252 -t UTF-8` does from that encoding"
-        ) from error
+    while True:
+        if encoding == UTF_8 and b"\0" in raw:
+            raise InputError(f"{name} is not text: byte {offset + raw.index(0)} is 0; give a UTF-8 text file")
+        try:
+            piece = decoder.decode(raw, final=not raw)
+        except UnicodeDecodeError as error:
+            raise InputError(f"{name} is not {encoding} text ({error.reason}); convert it to UTF-8") from error
+        if decoder.has_other_encoding:
+            raise InputError(f"{name} {decoder.damage}; {decoder.remedy}")
+        is_blank = is_blank and not piece.strip()
+        yield piece
+        if not raw:
+            break
+        offset += len(raw)
+        raw = file.read(PIECE_BYTES)
+    if decoder.note:
+        (note or _warn)(f"{name} {decoder.note}")
     if is_blank:  # a model would answer all the same, and invent its answer
         what = "nothing but blanks" if offset else "nothing"
-        raise InputError(f"{name} holds {what}; give a file with a text in it")
+        raise BlankTextError(f"{name} holds {what}; give a file with a text in it")
+
+
+def _warn(told: str) -> None:
+    warnings.warn(told, stacklevel=1)  # from one place, so that it is shown once of a text that is read twice
 
 
 def encoding_of(beginning: bytes, name: str) -> str:

@@ -84,7 +84,10 @@ def _converted(path: Path, name: str, state: ServerState) -> dict[str, Any]:
     with state.memory.reserved(TEXT_COPIES * most):
         try:
             kind = format_of(path)
-            pieces = read_text(path) if kind is None else convert(path, kind, Limits(text_bytes=most), notes.append)
+            if kind is None:
+                pieces = read_text(path, notes.append)
+            else:
+                pieces = convert(path, kind, Limits(text_bytes=most), notes.append)
             parts, n_chars = [], 0
             for piece in pieces:
                 parts.append(piece)

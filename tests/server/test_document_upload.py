@@ -43,6 +43,13 @@ def test_each_kind_is_read(ask, tmp_path):
     assert sent(ask, "a.txt", "W\u00f6rter".encode()).json()["text"] == "W\u00f6rter"
 
 
+def test_bytes_that_are_no_text_are_told(ask):
+    found = sent(ask, "a.log", b"the key is 417\n" * 20 + b"\xff").json()
+    assert found["text"] == "the key is 417\n" * 20 + "\ufffd"
+    (note,) = found["notes"]
+    assert note.startswith("a.log is not UTF-8 text at 1 place(s), which are read as \ufffd; ")
+
+
 def test_a_name_that_no_file_can_have(ask):
     assert sent(ask, "a.t%00t", b"one").json() == {"name": "a.t\0t", "text": "one", "notes": []}
 
