@@ -8,95 +8,216 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from .archive import Archive
-from .report import DocumentError, Report
+from .docx_styles import Item, Lists, Style, is_on, styles_of, whole
+from .formula import Formula
+from .report import DELETED, HIDDEN, STRUCK, DocumentError, Report
+from .scripts import LOWERED, RAISED
+from .text_writer import LINE, PARAGRAPH, TextWriter
 from .xml import Attributes, elements, parse
 
 MARK = "[Content_Types].xml"
-# second forms of a drawing, text that was moved away, and former formats of paragraphs
-_SKIPPED = frozenset({"Fallback", "moveFrom", "pPrChange"})
-_NOTES = {"footnote": "note", "endnote": "endnote"}
-_WRITTEN = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}  # elements that stand for characters
+_ASIDES = {"footnote": "note", "endnote": "endnote", "comment": "comment"}
+_MARGINS = {"hdr": "header", "ftr": "footer"}
 
-_HEADING = re.compile("heading ([1-6])", re.IGNORECASE)
-_ENDINGS = {"tc": "\t", "tr": "\n", "tbl": "\n"}
+# second forms of a drawing, and text that was moved away; elements that end with Change have former formats
+_SKIPPED = frozenset({"Fallback", "moveFrom", "instrText"})
+_WRITTEN = {"tab": "\t", "ptab": "\t", "noBreakHyphen": "-"}  # elements that stand for characters
+_SCRIPTS = {"superscript": RAISED, "subscript": LOWERED}
+_LEFT_OUT = {"strike": STRUCK, "dstrike": STRUCK, "vanish": HIDDEN}
+
+_SYMBOLS = {  # of fonts that have pictures for letters, by their codes without the font's own page
+    "wingdings": {0xFC: "\u2713", 0xFB: "\u2717", 0xFE: "\u2611", 0xFD: "\u2612", 0xA8: "\u2610", 0xE0: "\u2192"},
+    "symbol": {0xB0: "\u00b0", 0xB1: "\u00b1", 0xA3: "\u2264", 0xB3: "\u2265", 0x6D: "\u00b5", 0xB4: "\u00d7"},
+}
+_UNKNOWN = "\u25a1"  # stands for a symbol that is not known
 
 
 class _Body:
     """Text of one part of a document, which is fed element by element."""
 
-    def __init__(self, headings: dict[str, int]) -> None:
-        self._headings = headings
-        self._pieces: list[str] = []
-        self._skipped = self._runs = self._cells = 0  # open elements
+    def __init__(self, styles: dict[str, Style], lists: Lists, report: Report) -> None:
+        self._styles, self._lists, self._report = styles, lists, report
+        self._writer = TextWriter()
+        self._skipped = self._deleted = 0  # open elements
         self._in_text = False
-        self._has_text = False  # True = the open paragraph has some
-        self._prefix = ""  # a mark of a heading or an item, for the first text of the paragraph
+        self._run: Style | None = None  # the open run
+        self._around: list[Style | None] = []  # runs that have text boxes in them
+        self._paragraph, self._item = Style(), Item()
+        self._mark = ""  # of a note or a header, before its first text
+        self._is_ticked = False
+        self._formula: Formula | None = None
         self._n_pages = 1
 
     def take(self) -> str:
         """Return the text since the last call."""
-        taken = "".join(self._pieces)
-        self._pieces.clear()
-        return taken
+        return self._writer.take()
+
+    def finish(self) -> str:
+        """End the text, and return what is left of it."""
+        self._writer.finish()
+        return self._writer.take()
 
     def start(self, tag: str, given: Attributes) -> None:
         """Begin an element."""
-        self._skipped += tag in _SKIPPED
-        self._runs += tag == "r"
-        self._cells += tag == "tc"
-        self._in_text = tag == "t" and not self._skipped
-        if self._skipped:
-            return
-        if tag == "p":
-            self._prefix = ""
-        elif tag == "pStyle" and given.get("val") in self._headings:
-            self._prefix = "#" * self._headings[given["val"]] + " "
-        elif tag == "numPr":
-            self._prefix = self._prefix or "- "
+        if self._skipped or tag in _SKIPPED or tag.endswith("Change"):
+            self._skipped += 1
+        elif tag in ("t", "delText"):
+            self._in_text = True
+        elif self._formula is not None:
+            self._formula.start(tag, given.get("val", ""))
+        elif tag == "oMath":
+            self._formula = Formula()
+        elif tag == "del":
+            self._deleted += 1
+        elif tag == "txbxContent":
+            self._around.append(self._run)
+            self._run = None
+        elif self._run is not None:
+            self._start_in_run(self._run, tag, given)
+        elif tag == "r":
+            self._run = Style(traits={**self._paragraph.traits})
+        elif tag in _ASIDES and given.get("type", "normal") == "normal":
+            author = f"{given['author']}: " if given.get("author") else ""
+            self._mark = f"[{_ASIDES[tag]} {given.get('id')}] {author}"
+        elif tag in _MARGINS:
+            self._mark = f"[{_MARGINS[tag]}] "
+        else:
+            self._start_paragraph(tag, given)
+            self._start_table(tag, given)
+
+    def _start_in_run(self, run: Style, tag: str, given: Attributes) -> None:
+        aside = _ASIDES.get(tag.removesuffix("Reference")) if tag.endswith("Reference") else None
+        if tag == "rStyle":
+            run.traits |= self._style(given).traits
+        elif tag in _LEFT_OUT or tag == "vertAlign":
+            run.traits[tag] = is_on(given)
         elif tag == "lastRenderedPageBreak":
             self._n_pages += 1
-            self._pieces.append(f"[page {self._n_pages}] ")
-        elif tag in ("footnoteReference", "endnoteReference"):
-            self._pieces.append(f"[{_NOTES[tag.removesuffix('Reference')]} {given.get('id')}]")
-        elif tag in _NOTES and given.get("type", "normal") == "normal":
-            self._pieces.append(f"[{_NOTES[tag]} {given.get('id')}] ")
-        elif self._runs and tag in _WRITTEN:
-            self._pieces.append(_WRITTEN[tag])
+            self._writer.put(f"[page {self._n_pages}] ")
+        elif aside is not None:
+            self._writer.put(f"[{aside} {given.get('id')}]")
+        elif tag in ("br", "cr"):
+            self._writer.gap(LINE)
+        elif tag in _WRITTEN:
+            self._add(_WRITTEN[tag])
+        elif tag == "sym":
+            self._add(_symbol(given))
+        elif tag in ("default", "checked"):  # of a field that can be ticked
+            self._is_ticked = bool(is_on(given))
+
+    def _start_paragraph(self, tag: str, given: Attributes) -> None:
+        if tag == "p":
+            self._paragraph, self._item = Style(), Item()
+            self._writer.prefix("")
+        elif tag == "pStyle":
+            self._paragraph = self._style(given)
+            self._item = self._paragraph.item
+        elif tag == "numPr":
+            self._item = Item(is_item=True)
+        elif tag == "ilvl":
+            self._item.level = whole(given)
+        elif tag == "numId":
+            self._item.of_list = given.get("val", "")
+
+    def _start_table(self, tag: str, given: Attributes) -> None:
+        writer = self._writer
+        if tag == "tbl":
+            writer.begin_table()
+        elif tag == "tr":
+            writer.begin_row()
+        elif tag in ("tc", "gridBefore"):
+            writer.begin_cell()
+            writer.widen_cell(whole(given, 1))
+        elif tag == "gridSpan":
+            writer.widen_cell(whole(given, 1))
 
     def end(self, tag: str) -> None:
         """End an element."""
-        self._skipped -= tag in _SKIPPED
-        self._runs -= tag == "r"
-        self._cells -= tag == "tc"
         self._in_text = False
-        if tag == "p" and self._has_text:
-            self._pieces.append(" " if self._cells else "\n\n")
-            self._has_text = False
-        elif tag in _ENDINGS and not self._skipped:
-            self._pieces.append(_ENDINGS[tag])
+        if self._skipped:
+            self._skipped -= 1
+        elif tag == "oMath" and self._formula is not None:
+            formula, self._formula = self._formula, None
+            self._add(formula.line())
+        elif self._formula is not None:
+            self._formula.end(tag)
+        elif tag == "del":
+            self._deleted -= 1
+        elif tag == "txbxContent":
+            self._run = self._around.pop()
+        elif tag == "r":
+            self._run = None
+        elif tag == "pPr":
+            level = self._paragraph.level
+            self._writer.prefix("#" * level + " " * bool(level) + self._lists.mark(self._item))
+        elif tag == "p":
+            self._writer.gap(PARAGRAPH)
+        elif tag == "tbl":
+            self._writer.end_table()
+        elif tag == "checkBox":
+            self._add("[x]" if self._is_ticked else "[ ]")
 
     def text(self, data: str) -> None:
         """Add text."""
-        if self._in_text:
-            self._pieces += [self._prefix, data]
-            self._prefix, self._has_text = "", True
+        if not self._in_text:
+            return
+        traits = self._run.traits if self._run is not None else {}
+        reason = DELETED if self._deleted else next((why for it, why in _LEFT_OUT.items() if traits.get(it)), "")
+        if reason:
+            self._report.leave_out(reason, data)
+        elif self._formula is not None:
+            self._formula.text(data)
+        else:
+            self._add(data)
+
+    def _add(self, text: str) -> None:
+        mark, self._mark = self._mark, ""
+        self._writer.put(mark)
+        script = _SCRIPTS.get(self._run.traits.get("vertAlign", "")) if self._run is not None else None
+        if script is None:
+            self._writer.put(text)
+        else:
+            self._writer.begin_script(script)
+            self._writer.put(text)
+            self._writer.end_script()
+
+    def _style(self, given: Attributes) -> Style:
+        return self._styles.get(given.get("val", ""), Style())
 
 
-def text_of(archive: Archive, _report: Report) -> Iterator[str]:
-    """Yield the text of the document, then its notes."""
+def text_of(archive: Archive, report: Report) -> Iterator[str]:
+    """Yield the text of the document, then its notes and comments, then what stands in the margins of its pages."""
     main = _main_part(archive)
     folder = posixpath.dirname(main)
-    headings = _headings(archive, posixpath.join(folder, "styles.xml"))
-    for name in (main, *(posixpath.join(folder, f"{notes}.xml") for notes in ("footnotes", "endnotes"))):
+    styles = styles_of(archive, posixpath.join(folder, "styles.xml"))
+    lists = Lists(archive, posixpath.join(folder, "numbering.xml"))
+
+    def pieces(name: str) -> Iterator[str]:
+        with archive.member(name) as part:
+            yield from _text_of_part(part, _Body(styles, lists, report))
+
+    for name in (main, *(posixpath.join(folder, f"{aside}s.xml") for aside in _ASIDES)):
         if name == main or name in archive:
-            with archive.member(name) as part:
-                yield from _text_of_part(part, headings)
+            yield from pieces(name)
+    margins = re.compile(rf"{re.escape(folder)}/(header|footer)\d*\.xml")
+    yield from dict.fromkeys("".join(pieces(name)) for name in archive if margins.fullmatch(name))  # pages share them
 
 
-def _text_of_part(part: BinaryIO, headings: dict[str, int]) -> Iterator[str]:
-    body = _Body(headings)
+def _text_of_part(part: BinaryIO, body: _Body) -> Iterator[str]:
+    has_text = False
     for _ in parse(part, start=body.start, end=body.end, text=body.text):
-        yield body.take()
+        piece = body.take()
+        has_text = has_text or bool(piece)
+        yield piece
+    rest = body.finish()
+    yield rest + "\n\n" * (has_text or bool(rest))
+
+
+def _symbol(given: Attributes) -> str:
+    """Return the character of a symbol, which is given by a font and its code there."""
+    font, code = given.get("font", "").casefold(), given.get("char", "")
+    at = int(code, 16) & 0xFF if re.fullmatch("[0-9A-Fa-f]{1,4}", code) else -1
+    return _SYMBOLS.get(font, {}).get(at, _UNKNOWN)
 
 
 def _main_part(archive: Archive) -> str:
@@ -107,17 +228,3 @@ def _main_part(archive: Archive) -> str:
                 if posixpath.dirname(name) == "word":
                     return name
     raise DocumentError("is a file of Office, but not a text of Word; save it as .docx or PDF")
-
-
-def _headings(archive: Archive, name: str) -> dict[str, int]:
-    """Return the levels of the styles that are headings, by the ids of the styles."""
-    found: dict[str, int] = {}
-    if name in archive:
-        style = ""
-        with archive.member(name) as stream:
-            for tag, given in elements(stream):
-                if tag == "style":
-                    style = given.get("styleId", "")
-                elif tag == "name" and (level := _HEADING.fullmatch(given.get("val", ""))):
-                    found[style] = int(level[1])
-    return found

@@ -48,6 +48,14 @@ def test_pages_without_text_are_named(text_of):
         assert text_of("book.pdf", pdf_of(pages)) == "[page 1]\nfirst\n\n[page 4]\nfourth\n\n"
 
 
+def test_what_is_left_out_is_told(text_of):
+    page = b"<p>due <s>Monday</s><del> May 1</del> Friday<span hidden>x</span>"
+    with pytest.warns(
+        UserWarning, match=r"without its struck-out text \(11 characters\), hidden text \(1 characters\)$"
+    ):
+        assert text_of("page.html", page) == "due Friday"
+
+
 def test_a_scan_is_refused(text_of):
     with pytest.raises(InputError, match=r"scan\.pdf has no text on its 2 page\(s\), as a scan has none; run OCR"):
         text_of("scan.pdf", pdf_of([[], []]))
@@ -69,9 +77,9 @@ def test_paragraphs_headings_lists_tables_and_notes_of_a_docx(text_of, tmp_path)
     note = f'<w:footnote w:id="0" w:type="separator"/><w:footnote w:id="2">{paragraph("a note")}</w:footnote>'
     body = paragraph("Title", "U2") + paragraph("") + item + f"<w:tbl><w:tr>{cells}</w:tr></w:tbl>" + changed
     write_docx(tmp_path / "a.docx", body, styles=styles, footnotes=note)
-    assert text_of("a.docx") == (
-        "## Title\n\n- one\tmore\n\na \tb \t\n\nnew[page 2] next[note 2]\n\n[note 2] a note\n\n"
-    )
+    with pytest.warns(UserWarning, match=r"a\.docx is read without its deleted text \(3 characters\)$"):
+        text = text_of("a.docx")
+    assert text == "## Title\n\n- one\tmore\n\na\tb\n\nnew[page 2] next[note 2]\n\n[note 2] a note\n\n"
 
 
 def test_chapters_of_an_epub_come_in_the_order_of_the_book(text_of, tmp_path):
@@ -82,6 +90,78 @@ def test_chapters_of_an_epub_come_in_the_order_of_the_book(text_of, tmp_path):
     ]
     write_epub(tmp_path / "novel.epub", chapters)
     assert text_of("novel.epub") == "# One\n\nFirst\nline\n\n[page 7]\n\nSecond\n\nThird\n\n"
+
+
+PAGE = '<html xmlns="http://www.w3.org/1999/xhtml"><head><title>t</title></head><body><p>{}</p></body></html>'
+
+
+def write_book(path, chapters, **members):
+    """Write an EPUB of chapters: (reference, name in the archive or None, media type, text)."""
+    items = "".join(f'<item id="i{i}" href="{it[0]}" media-type="{it[2]}"/>' for i, it in enumerate(chapters))
+    spine = "".join(f'<itemref idref="i{i}"/>' for i in range(len(chapters)))
+    pages = {f"OPS/{name}": PAGE.format(text) for _, name, _, text in chapters if name is not None}
+    package = {"OPS/book.opf": f"<package><manifest>{items}</manifest><spine>{spine}</spine></package>"}
+    return write_epub(path, [], **package, **pages, **members)
+
+
+XHTML = "application/xhtml+xml"
+
+
+@pytest.mark.parametrize(
+    ("reference", "name"),
+    [
+        ("a%20b.xhtml", "a b.xhtml"),
+        ("CR%21a.xhtml", "CR%21a.xhtml"),
+        ("A.xhtml", "a.XHTML"),
+        ("Caf%C3%A9.xhtml", "Cafe\u0301.xhtml"),
+        ("../OPS/a.xhtml#part2", "a.xhtml"),
+        ("text/a.xhtml", "text\\a.xhtml"),
+    ],
+)
+def test_a_chapter_is_found_by_any_spelling_of_its_name(text_of, tmp_path, reference, name):
+    write_book(tmp_path / "a.epub", [("first.html", "first.html", XHTML, "One"), (reference, name, XHTML, "Two")])
+    assert text_of("a.epub") == "One\n\nTwo\n\n"
+
+
+@pytest.mark.parametrize(
+    "kind", ["text/x-oeb1-document", "text/html", "Application/XHTML+xml", "application/octet-stream"]
+)
+def test_chapters_of_every_type_are_read(text_of, tmp_path, kind):
+    write_book(tmp_path / "a.epub", [("a.html", "a.html", kind, "<![CDATA[x < 417]]> &amp; y")])
+    assert text_of("a.epub") == "x < 417 & y\n\n"
+
+
+def test_a_chapter_that_is_not_there_is_told_and_the_others_are_read(text_of, tmp_path):
+    chapters = [
+        ("a.html", "a.html", XHTML, "One"),
+        ("gone.html", None, XHTML, ""),
+        ("c.html", "c.html", XHTML, "Three"),
+    ]
+    write_book(tmp_path / "a.epub", chapters)
+    with pytest.warns(UserWarning, match=r"lacks 1 of its 3 chapters, which are missing or damaged: 'gone\.html'; the"):
+        assert text_of("a.epub") == "One\n\nThree\n\n"
+    write_book(tmp_path / "a.epub", [(f"{i}.html", None, XHTML, "") for i in range(5)])
+    with pytest.raises(
+        InputError, match=r"lacks 5 of its 5 .*: '0\.html', '1\.html', '2\.html' and 2 more; get it again"
+    ):
+        text_of("a.epub")
+
+
+def test_a_damaged_chapter_loses_no_other(text_of, tmp_path):
+    chapters = [
+        ("a.html", "a.html", XHTML, "One"),
+        ("b.html", "b.html", XHTML, "Two " * 99),
+        ("c.html", "c.html", XHTML, "3"),
+    ]
+    path = write_book(tmp_path / "a.epub", chapters)
+    content = bytearray(path.read_bytes())
+    at = content.index(b"OPS/b.html") + len(b"OPS/b.html")
+    content[at : at + 20] = bytes(20)
+    path.write_bytes(content)
+    with pytest.warns(UserWarning, match=r"lacks 1 of its 3 chapters, .*: 'b\.html'"):
+        text = text_of("a.epub")
+    assert text.startswith("One\n\n")
+    assert text.endswith("3\n\n")
 
 
 def test_a_protected_epub_is_refused(text_of, tmp_path):
@@ -143,11 +223,12 @@ def test_declared_encodings_are_read(text_of, name, content):
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("note.txt", "Café".encode("cp1252"), r"is not UTF-8 text .* `iconv -f WINDOWS-1252 -t UTF-8`"),
-        ("page.html", "<p>Café".encode("cp1252"), r"is not in utf-8, .* `iconv -f WINDOWS-1252 -t UTF-8`"),
+        ("note.txt", "Café".encode("cp1252"), r"is not UTF-8 text at 1 place.* `iconv -f WINDOWS-1252 -t UTF-8`"),
+        ("page.html", "<p>Café".encode("cp1252"), r"is not UTF-8 text at 1 place.* `iconv -f WINDOWS-1252 -t UTF-8`"),
         ("page.html", b"<meta charset=rot13><p>x", "declares the charset 'rot13', which is unknown"),
         ("data.xml", b'<?xml version="1.0" encoding="klingon"?><a/>', "declares the encoding 'klingon', which is"),
         ("letter.doc", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(999), r"old Office, .* save it as \.docx or PDF"),
+        ("letter.txt", b"{\\rtf1 417\\par}", r"is a file in RTF, .* save it as \.docx or PDF"),
     ],
 )  # fmt: skip
 def test_what_is_not_certain_is_refused_with_a_remedy(text_of, name, content, words):
