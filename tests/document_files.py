@@ -30,23 +30,43 @@ def stream(content, filters="/FlateDecode", data=None):
     return f"<< /Length {len(packed)} /Filter [{filters}] >>\nstream\n".encode() + packed + b"\nendstream"
 
 
-def pdf_with(contents, *, count=None, kids=None, trailer="", more=()):
+def placed(*texts):
+    """Return the operators that write texts at places of a page: (text, x, y), and perhaps the size of its font."""
+    return " ".join(
+        f"BT /F1 {size[0] if size else 11} Tf {x} {y} Td ({text}) Tj ET" for text, x, y, *size in texts
+    ).encode("cp1252")
+
+
+def pdf_page(content, annotations=(), *, fields="", page=""):
+    """Return a PDF of one page. content: operators; annotations: bodies of objects, from number 6 on
+
+    fields: numbers of the annotations that are fields of a form, as references; page: further entries of the page
+    """
+    numbers = " ".join(f"{6 + i} 0 R" for i in range(len(annotations)))
+    form = f"/AcroForm << /Fields [{fields}] /DA (/F1 11 Tf 0 g) >>" if fields else ""
+    return pdf_with(
+        [stream(content)], more=[it.encode() for it in annotations], page=f"/Annots [{numbers}] {page}", catalog=form
+    )
+
+
+def pdf_with(contents, *, count=None, kids=None, trailer="", more=(), page="", catalog=""):
     """Return a PDF with a page for each content, a stream object.
 
-    count, kids: what the tree of pages says, if that is not true; trailer: further entries; more: further objects
+    count, kids: what the tree of pages says, if that is not true; more: further objects
+    trailer, page, catalog: further entries of these
     """
     numbers = [4 + 2 * i for i in range(len(contents))]
     kids = kids or " ".join(f"{number} 0 R" for number in numbers)
     objects = [
-        b"<< /Type /Catalog /Pages 2 0 R >>",
+        f"<< /Type /Catalog /Pages 2 0 R {catalog} >>".encode(),
         f"<< /Type /Pages /Kids [{kids}] /Count {count or len(contents)} >>".encode(),
         b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding >>",
     ]
     for number, content in zip(numbers, contents, strict=True):
         objects += [
             b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 595 842] "
-            b"/Resources << /Font << /F1 3 0 R >> /XObject << /X1 %d 0 R >> >> /Contents %d 0 R >>"
-            % (number + 1, number + 1),
+            b"/Resources << /Font << /F1 3 0 R >> /XObject << /X1 %d 0 R >> >> /Contents %d 0 R %b >>"
+            % (number + 1, number + 1, page.encode()),
             content,
         ]
     made, places = bytearray(b"%PDF-1.7\n"), []
@@ -73,7 +93,10 @@ def write_zip(path, members):
 
 
 def write_docx(path, body, **parts):
-    """Write a DOCX whose body is this XML; returns its path. parts: further parts, such as footnotes, by name"""
+    """Write a DOCX whose body is this XML; returns its path.
+
+    parts: further parts, such as footnotes, by name: XML, or a pair of the name of the element around it and XML
+    """
     pieces = [body] if isinstance(body, str) else body
     relationship = f'<Relationship Id="r1" Type="{OFFICE}/officeDocument" Target="word/document.xml"/>'
     return write_zip(
@@ -84,9 +107,17 @@ def write_docx(path, body, **parts):
             "word/document.xml": _part("document", ["<w:body>", *pieces, "</w:body>"])
             if isinstance(body, str)
             else pieces,
-            **{f"word/{name}.xml": _part(name, [inner]) for name, inner in parts.items()},
+            **{
+                f"word/{name}.xml": _part(name, [inner]) if isinstance(inner, str) else _part(inner[0], inner[1:])
+                for name, inner in parts.items()
+            },
         },
     )
+
+
+def run(text, properties=""):
+    """Return a run of a DOCX with these properties."""
+    return f'<w:r><w:rPr>{properties}</w:rPr><w:t xml:space="preserve">{text}</w:t></w:r>'
 
 
 def paragraph(text, style=""):

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
+from ctypes import byref, c_double
 from pathlib import Path
+from typing import Any
 
 import pypdfium2
-from pypdfium2.raw import FPDF_ERR_PASSWORD
+from pypdfium2 import raw
 
-from .report import DocumentError, Report
+from .page_layout import WIDE, Run, insert, lines_of, text_of_lines
+from .pdf_annotations import Annotations, Place, annotations_of, runs_of
+from .report import STRUCK, DocumentError, Report
 
 MOST_PAGES = 100_000
-_JOINS = "\ufffe"  # PDFium's mark where a word goes on in the next line
+_SAME = 0.02  # heights of a line by which letters of one size differ
 
 
 def text_of(path: Path, report: Report) -> Iterator[str]:
@@ -20,25 +26,133 @@ def text_of(path: Path, report: Report) -> Iterator[str]:
     try:
         document = pypdfium2.PdfDocument(path)
     except pypdfium2.PdfiumError as error:
-        if error.err_code == FPDF_ERR_PASSWORD:
+        if error.err_code == raw.FPDF_ERR_PASSWORD:
             raise DocumentError("is encrypted; take its password off, as `qpdf --decrypt` does") from None
         raise DocumentError("is not a whole PDF; get it again, or repair it, as `qpdf` and `mutool clean` do") from None
     with document:
+        with suppress(pypdfium2.PdfiumError):  # values of a form that is damaged are not read
+            document.init_forms()
         report.n_pages = len(document)
         if report.n_pages > MOST_PAGES:
             raise DocumentError(f"says that it has {report.n_pages:,} pages; at most {MOST_PAGES:,} are read")
         for number in range(1, report.n_pages + 1):
-            text = _page_text(document, number - 1).replace(_JOINS, "").replace("\r\n", "\n").strip()
+            text = _page_text(document, number - 1, report).strip()
             if text:
                 yield f"[page {number}]\n{text}\n\n"
             else:
                 report.add_blank(number)
 
 
-def _page_text(document: pypdfium2.PdfDocument, index: int) -> str:
+def _page_text(document: pypdfium2.PdfDocument, index: int, report: Report) -> str:
     """Return the text of a page; "" if the page cannot be read."""
     try:
         with closing(document[index]) as page, closing(page.get_textpage()) as text:
-            return str(text.get_text_range())
+            return _text_of(_Letters(text.raw), annotations_of(document, page), report)
     except pypdfium2.PdfiumError:
         return ""
+
+
+def _text_of(letters: _Letters, written: Annotations, report: Report) -> str:
+    """Return the text of a page: that of its main direction, with what is typed on it, then others, then comments."""
+    runs: dict[int, list[Run]] = {}
+    for quarter, run in letters.runs(written.struck, report):
+        runs.setdefault(quarter, []).append(run)
+    sizes = Counter({quarter: sum(len(run.text) for run in some) for quarter, some in runs.items()})
+    directions = [quarter for quarter, _ in sizes.most_common()] or [0]
+    texts = []
+    for quarter in directions:
+        lines = lines_of(runs.get(quarter, ()))
+        if quarter == directions[0]:
+            for text, place in written.typed:
+                for run in runs_of(text, _turned(place, quarter)):
+                    insert(lines, run)
+        texts.append(text_of_lines(lines))
+    return "\n".join(filter(None, [*texts, *(f"[comment] {text}" for text in written.comments)]))
+
+
+class _Letters:
+    """The letters of a page, as PDFium finds them."""
+
+    def __init__(self, page: Any) -> None:
+        self._page = page
+        self._box, self._x, self._y = raw.FS_RECTF(), c_double(), c_double()
+
+    def runs(self, struck: list[Place], report: Report) -> Iterator[tuple[int, Run]]:
+        """Yield runs of letters, each with the number of quarter turns clockwise that it is read in.
+
+        struck: places of letters that are left out, which the report gets
+        """
+        run, quarter, last, letters = None, 0, 0.0, list[str]()
+        is_apart = ends = False  # what PDFium puts between the last letter and this one: a space, the end of a line
+        for i in range(raw.FPDFText_CountChars(self._page)):
+            code, place = raw.FPDFText_GetUnicode(self._page, i), self._place(i)
+            if place is None:
+                is_apart, ends = True, ends or code != ord(" ")
+                continue
+            left, bottom, right, top = _turned(place, quarter)
+            if struck and _is_in(place, struck):
+                report.leave_out(STRUCK, chr(code))
+                if run is not None and _continues(run, last, left, bottom, top):
+                    run.right, is_apart = right, True  # no gap is there that would part two cells
+                continue
+            if run is not None and not ends and _continues(run, last, left, bottom, top):
+                letters += [" " * (is_apart and " " not in (letters[-1], chr(code))), chr(code)]
+                run.right = max(run.right, right)
+            else:
+                if run is not None:
+                    yield quarter, _closed(run, letters)
+                quarter = self._quarter(i)
+                left, bottom, right, top = _turned(place, quarter)
+                letters = [" " * (is_apart and not ends), chr(code)]
+                run = Run("", left, right, bottom, top, self._baseline(i, quarter))
+            last, is_apart, ends = left, False, False
+        if run is not None:
+            yield quarter, _closed(run, letters)
+
+    def _place(self, i: int) -> Place | None:
+        """Return where a letter stands, with the whole height of its line; None = PDFium has put it in."""
+        box = self._box
+        raw.FPDFText_GetLooseCharBox(self._page, i, byref(box))
+        if box.top > box.bottom:
+            return box.left, box.bottom, box.right, box.top
+        if raw.FPDFText_IsGenerated(self._page, i):
+            return None
+        return box.left, box.bottom, box.right, box.bottom + max(1.0, raw.FPDFText_GetFontSize(self._page, i))
+
+    def _quarter(self, i: int) -> int:
+        return round(float(raw.FPDFText_GetCharAngle(self._page, i)) / (math.pi / 2)) % 4
+
+    def _baseline(self, i: int, quarter: int) -> float:
+        raw.FPDFText_GetCharOrigin(self._page, i, byref(self._x), byref(self._y))
+        x, y = self._x.value, self._y.value
+        return (y, x, -y, -x)[quarter]
+
+
+def _turned(place: Place, quarter: int) -> Place:
+    """Return a place as a reader sees it who turns the page, so that text of a direction goes right."""
+    left, bottom, right, top = place
+    if quarter == 1:
+        return -top, left, -bottom, right
+    if quarter == 2:
+        return -right, -top, -left, -bottom
+    if quarter == 3:
+        return bottom, -right, top, -left
+    return place
+
+
+def _continues(run: Run, last: float, left: float, bottom: float, top: float) -> bool:
+    """Return True if a letter goes on with a run. last: left of the letter before; those of a ligature share a place"""
+    height = run.height
+    is_alike = abs(bottom - run.bottom) < _SAME * height and abs(top - run.top) < _SAME * height
+    return is_alike and last - _SAME * height <= left < run.right + WIDE * height
+
+
+def _closed(run: Run, letters: list[str]) -> Run:
+    text = "".join(letters).replace("\0", "")
+    run.text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # some systems give halves
+    return run
+
+
+def _is_in(place: Place, struck: list[Place]) -> bool:
+    x, y = (place[0] + place[2]) / 2, (place[1] + place[3]) / 2
+    return any(left <= x <= right and bottom <= y <= top for left, bottom, right, top in struck)
