@@ -5,7 +5,6 @@ Needs the extra: pip install 'edgekv[mcp]'. The command is `edgekv mcp` (docs/mc
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 import edgekv
 from edgekv.generation.request import ProgressCallback
 from edgekv.store.ownership import Ownership
-from edgekv.store.session_names import existing_path_of, holds_only_text, path_of, save_as, saved_names
+from edgekv.store.session_names import default_name, existing_path_of, holds_only_text, path_of, save_as, saved_names
 
 ANSWER_TOKENS = 512
 INSTRUCTIONS = (
@@ -37,7 +36,7 @@ class Documents:
     def read(self, path: str, name: str = "", *, again: bool = False, progress: ProgressCallback | None = None) -> str:
         """Read a file and save the session; return a report. again: replace the session of that name"""
         file = self._allowed(path)
-        name = name or _name_of(file)
+        name = name or default_name(file.stem, "document")
         if path_of(name).is_file() and not again:
             return (
                 f"{name!r} was read before; ask_document asks about it. If that was another file, name= keeps both; if "
@@ -113,11 +112,6 @@ def mcp_server(documents: Documents) -> MCPServer:
         return documents.names()
 
     return server
-
-
-def _name_of(file: Path) -> str:
-    """Return the default name for the text of a file."""
-    return re.sub(r"^[\W_]+|[^\w.-]+", "-", file.stem).strip("-.")[:60] or "document"
 
 
 def _is_text(name: str) -> bool:

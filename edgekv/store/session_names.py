@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from .snapshot_file import open_snapshot_file
 
 SUFFIX = ".session"
 MAX_NAME_BYTES = 100
-_NAME = re.compile(r"[^\W_][\w.-]*")
+_BESIDE_LETTERS = frozenset("_.-")
 _DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)  # names of devices on Windows
 
 
@@ -27,9 +28,22 @@ def sessions_folder() -> Path:
     return Path(platformdirs.user_data_dir("edgekv", appauthor=False)) / "sessions"
 
 
+def default_name(text: str, otherwise: str) -> str:
+    """Return a name that a session can have, made of a text; of another one if the text has no letters and digits."""
+    name = "-".join("".join(it if _is_part(it) else " " for it in _composed(text)).split())
+    name = "".join(itertools.dropwhile(lambda it: not it.isalnum(), name)) or otherwise
+    if _DEVICES.fullmatch(name):
+        name = f"{otherwise}-{name}"
+    return _cut(name, MAX_NAME_BYTES).rstrip("-.")
+
+
 def path_of(name: str) -> Path:
-    """Return the path of a saved session. Raises SessionFileError for a name that no file can have."""
-    if not _NAME.fullmatch(name) or _DEVICES.fullmatch(name):
+    """Return the path of a saved session. Raises SessionFileError for a name that no file can have.
+
+    Names that differ in the form of their letters alone, composed or decomposed, are one.
+    """
+    name = _composed(name)
+    if not _is_name(name) or _DEVICES.fullmatch(name):
         raise SessionFileError(
             f"{name!r} cannot name a session; use letters, digits, '-', '_' and '.', and begin with a letter or a digit"
         )
@@ -39,6 +53,25 @@ def path_of(name: str) -> Path:
             f"{name!r} cannot name a session: it has {n_bytes} bytes, and {MAX_NAME_BYTES} are possible; shorten it"
         )
     return sessions_folder() / f"{name}{SUFFIX}"
+
+
+def _composed(name: str) -> str:
+    return unicodedata.normalize("NFC", name)
+
+
+def _is_name(name: str) -> bool:
+    return name[:1].isalnum() and all(map(_is_part, name))
+
+
+def _is_part(character: str) -> bool:
+    """Return True for a letter, a digit, a mark of a letter, as words of Hindi and Thai have, or `_`, `.` and `-`."""
+    is_mark = unicodedata.category(character).startswith("M")
+    return character.isalnum() or is_mark or character in _BESIDE_LETTERS
+
+
+def _cut(name: str, n_bytes: int) -> str:
+    """Return the beginning of a name that has at most so many bytes in UTF-8."""
+    return name.encode()[:n_bytes].decode(errors="ignore")
 
 
 def writable_path_of(name: str) -> Path:
@@ -68,7 +101,7 @@ def saved_names() -> list[str]:
     folder = sessions_folder()
     remove_leftovers(folder)
     names = [path.name.removesuffix(SUFFIX) for path in folder.glob(f"*{SUFFIX}") if path.is_file()]
-    return sorted(name for name in names if _NAME.fullmatch(name))
+    return sorted(filter(_is_name, map(_composed, names)))
 
 
 def rename(name: str, new: str) -> None:
@@ -95,7 +128,7 @@ def free_name(name: str) -> str:
     """Return a name that no session has: this one, or this one with a number."""
     for i in itertools.count(1):
         ending = "" if i == 1 else f"-{i}"
-        short = name.encode()[: MAX_NAME_BYTES - len(ending)].decode(errors="ignore")
+        short = _cut(name, MAX_NAME_BYTES - len(ending))
         if not path_of(short + ending).exists():
             return short + ending
     raise AssertionError
