@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import glob
 import os
 import re
@@ -20,9 +19,12 @@ import click
 import typer.core
 
 import edgekv
-from edgekv.documents.formats import format_of, is_convertible
+from edgekv.documents.encodings import TextDecoder
+from edgekv.documents.formats import format_of, is_convertible, is_document
+from edgekv.documents.report import BlankTextError
+from edgekv.prompt.named_files import File, NamedFile, short_names
 from edgekv.prompt.spool import rereadable, spooled
-from edgekv.prompt.text import decoded, encoding_of
+from edgekv.prompt.text import decoded, encoding_of, read_text
 
 from .render import say
 
@@ -63,27 +65,63 @@ def with_flags(words: Sequence[str]) -> Iterator[str]:
 
 
 @contextmanager
-def text_files(named: Sequence[Path] | None) -> Iterator[list[Path]]:
-    """Yield the files to read: `found_files`. If none is named, that is standard input, if it is a pipe or a file.
+def text_files(named: Sequence[Path] | None) -> Iterator[list[File]]:
+    """Yield the texts of the files to read: `found_files`. Several have names; of one alone the text is all there is.
 
-    If files are named and none of them is `-`, standard input is not read. The command says so when it reads it.
-    Raises InputError for a `-` without a text in it; nobody asked for an empty pipe, so that is no file.
+    If none is named, that is standard input, if it is a pipe or a file. If files are named and none of them is `-`,
+    standard input is not read. The command says so when it reads it. Errors as of `checked_texts`; nobody asked for an
+    empty pipe, so that is no file.
     """
     with ExitStack() as stack:
         if not named:
             named = [Path("-")] if _is_offered() else []
-        files = found_files(named)
-        yield [stack.enter_context(_standard_input() if str(path) == "-" else as_text(path)) for path in files]
+        files = checked_texts(found_files(named), stack)
+        yield [file.path for file in files] if len(files) == 1 else [*files]
+
+
+def checked_texts(paths: Sequence[Path], stack: ExitStack) -> list[NamedFile]:
+    """Return texts of files under the files' names, which last as long as a stack. Each is read once, to check it.
+
+    Of several files, those that hold nothing are left out, and the command says so. Raises InputError for a file that
+    is no text, and if all hold nothing.
+    """
+    read, blank, problem = list[tuple[Path, Path]](), list[str](), None
+    for path in paths:
+        try:
+            read.append((path, stack.enter_context(_standard_input() if _is_stdin(path) else _as_text(path))))
+        except BlankTextError as error:
+            blank.append(str(path))
+            problem = problem or error
+    if problem is not None and not read:
+        raise problem
+    if blank:
+        say(f"nothing is in, and left out: {_shown(blank)}")
+    names = iter(short_names([path for path, _ in read if not _is_stdin(path)]))
+    return [NamedFile(text, STDIN if _is_stdin(path) else next(names)) for path, text in read]
+
+
+def _is_stdin(path: Path) -> bool:
+    return str(path) == "-"
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:SHOWN]) + f" and {len(names) - SHOWN:,} more" * (len(names) > SHOWN)
 
 
 @contextmanager
-def as_text(path: Path) -> Iterator[Path]:
-    """Yield a text file: the path, or the text of a document, which is converted now. The command says so."""
-    with ExitStack() as stack:
-        if format_of(path) is not None:
-            document, path = path, stack.enter_context(rereadable(path))
-            say(f"{document} is converted: {path.stat().st_size:,} bytes of text")
-        yield path
+def _as_text(path: Path) -> Iterator[Path]:
+    """Yield a text that was read once: the path, or a copy of a pipe or of a document's text.
+
+    The command says so if it converts a document.
+    """
+    is_converted = format_of(path) is not None
+    with rereadable(path) as text:
+        if is_converted:
+            say(f"{path} is converted: {text.stat().st_size:,} bytes of text")
+        elif text == path:
+            for _ in read_text(path):
+                pass
+        yield text
 
 
 @contextmanager
@@ -161,8 +199,7 @@ def _texts_of(folder: Path) -> list[Path]:
         raise edgekv.InputError(f"{str(folder)!r} holds no text; name another folder, or its files")
     if len(texts) < len(files):
         others = [str(path.relative_to(folder)) for path in files if path not in {*texts}]
-        more = f" and {len(others) - SHOWN:,} more" if len(others) > SHOWN else ""
-        say(f"{folder}: {len(texts):,} texts; no texts, and left out: {', '.join(others[:SHOWN])}{more}")
+        say(f"{folder}: {len(texts):,} texts; no texts, and left out: {_shown(others)}")
     return texts
 
 
@@ -213,9 +250,11 @@ def _is_text(path: Path) -> bool:
             beginning = file.read(LOOKED_AT)
     except OSError:
         return False
+    if is_document(beginning):
+        return False
     try:
-        encoding = encoding_of(beginning, str(path))
-        text = codecs.getincrementaldecoder(encoding)().decode(beginning)  # a character may be cut at the end
+        decoder = TextDecoder(encoding_of(beginning, str(path)))
+        text = decoder.decode(beginning)  # a character may be cut at the end
     except (UnicodeDecodeError, edgekv.InputError):
         return False
-    return bool(text.strip()) and "\0" not in text
+    return bool(text.strip()) and "\0" not in text and not decoder.has_other_encoding

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import shutil
 import signal
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,6 +15,7 @@ import typer
 
 import edgekv
 from edgekv.memory.sizes import format_size
+from edgekv.prompt.named_files import File, contents_of
 from edgekv.prompt.spool import spooled
 from edgekv.prompt.text import PARAGRAPH, read_text
 from edgekv.store.ownership import Ownership
@@ -67,7 +69,6 @@ def read(
             files = stack.enter_context(_rest_of(session, files, save, system))
         else:
             session = stack.enter_context(_new_session(rt, system))
-            files = [*files]
         _check_disk(path.parent, rt.plan, files, session.n_cells)
         n_before = session.n_past
         # one question may have several parts itself
@@ -91,14 +92,14 @@ def read(
     say(f"saved as {name}, {sizes_of(path_of(name))}")
 
 
-def _check_disk(folder: Path, plan: edgekv.Plan, files: Sequence[Path], n_filled: int) -> None:
+def _check_disk(folder: Path, plan: edgekv.Plan, files: Sequence[File], n_filled: int) -> None:
     """Raise SessionFileError if a disk has no room for the session, before hours go into reading.
 
     A token takes 4 bytes of the log, and stands for about as many of a text; so a short text fills few of the cells.
 
     n_filled: cells of a head that are filled already
     """
-    n_bytes = sum(file.stat().st_size for file in files if file.is_file())
+    n_bytes = sum(os.stat(file).st_size for file in files if os.path.isfile(file))
     n_cells = min(plan.n_cells, n_filled + n_bytes // LEAST_TOKEN_BYTES + BESIDE_TOKENS)
     needed = plan.session_bytes * n_cells // max(1, plan.n_cells) + n_bytes
     free = shutil.disk_usage(folder).free
@@ -117,7 +118,7 @@ def _new_session(runtime: edgekv.Runtime, system: str | None) -> edgekv.Session:
         return runtime.session(system)
 
 
-def _read(session: edgekv.Session, files: Sequence[Path], focus: str | list[str] | None, *, goes_on: bool) -> None:
+def _read(session: edgekv.Session, files: Sequence[File], focus: str | list[str] | None, *, goes_on: bool) -> None:
     """Read files; Ctrl-C ends that at the next block."""
     before = signal.signal(signal.SIGINT, lambda *_: session.cancel())
     try:
@@ -143,7 +144,7 @@ def _keep_part(session: edgekv.Session, name: str, owned: Ownership) -> None:
 
 
 @contextmanager
-def _rest_of(session: edgekv.Session, files: Sequence[Path], name: str, system: str | None) -> Iterator[list[Path]]:
+def _rest_of(session: edgekv.Session, files: Sequence[File], name: str, system: str | None) -> Iterator[list[File]]:
     """The texts without their beginning, which a session has read; no file if that is all of them.
 
     Raises SessionFileError if they begin otherwise.
@@ -171,12 +172,13 @@ class _OtherTextError(Exception):
     """A text does not begin as it should."""
 
 
-def _joined(files: Iterable[Path]) -> Iterator[str]:
+def _joined(files: Sequence[File]) -> Iterator[str]:
     """Texts as a session reads them, one after the other."""
-    for i, path in enumerate(files):
+    for i, content in enumerate(contents_of(files)):
         if i:
             yield PARAGRAPH
-        yield from read_text(path)
+        for part in content:
+            yield from [part] if isinstance(part, str) else read_text(part)
 
 
 def _after(beginning: Iterable[str], text: Iterator[str]) -> Iterator[str]:

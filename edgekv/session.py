@@ -30,6 +30,7 @@ from .generation.request import (
     reply_fields,
 )
 from .generation.stats import Stats
+from .prompt.named_files import contents_of
 from .prompt.text import PARAGRAPH, WITHIN
 from .sessions.coverage import Shaded
 from .sessions.history import History, question_of, request_of, rereadable_request, token_ids
@@ -76,7 +77,8 @@ class Session:
 
     Files are texts in UTF-8 of any size, or documents (docs/documents.md). A file that can be read only once, such as a
     pipe, is first copied to a temporary file, and a document is converted to one. `cancel` ends the copying when the
-    next data arrive.
+    next data arrive. Before each of several files stands a line with its name, such as `[file notes.txt]`; `generate`
+    reads them as they stand.
     """
 
     _ended = True  # until it was made
@@ -649,9 +651,9 @@ class Session:
 
 
 def _content(files: Sequence[Path], text: str) -> tuple[str | Path, ...]:
-    """Return files, then a text, with an empty line between each two."""
-    sources: list[str | Path] = [*files, *([text] if text else [])]
-    return tuple(part for source in sources for part in (source, PARAGRAPH))[:-1]
+    """Return files, then a text, with an empty line between each two; several files have lines with their names."""
+    contents: list[tuple[str | Path, ...]] = [*contents_of(files), *([(text,)] if text else [])]
+    return tuple(part for content in contents for part in (*content, PARAGRAPH))[:-1]
 
 
 def _check_turn(turn: Turn | None) -> None:

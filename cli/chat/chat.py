@@ -14,6 +14,7 @@ from typing import Any
 
 import edgekv
 from edgekv.cli.render import say
+from edgekv.prompt.named_files import File
 from edgekv.store.ownership import Ownership
 from edgekv.store.session_names import existing_path_of, free_name, holds_only_text, save_as
 
@@ -39,7 +40,7 @@ class Message:
     """A message of the user, the files that went with it, and the tokens that the session had seen before."""
 
     text: str
-    files: list[Path]
+    files: list[File]
     n_past: int
 
 
@@ -67,7 +68,7 @@ class Chat:
     name: str | None = None
     system: str | None = None
     reply: dict[str, Any] = field(default_factory=dict)
-    files: list[Path] = field(default_factory=list)
+    files: list[File] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     again: Message | None = None
     ended: bool = False

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 import edgekv
-from edgekv.cli.files import as_text, found_files, readable
+from edgekv.cli.files import checked_texts, found_files, readable
 from edgekv.cli.measure_heads import MeasureHeads, measure_at_first_use
 from edgekv.cli.render import console, reading_bar, say
 from edgekv.cli.settings import preset_names, preset_options
@@ -21,6 +21,7 @@ from edgekv.cli.shared_options import Raw, System, opened, reply_arguments, with
 from edgekv.cli.wording import worded
 from edgekv.generation.reasoning import opens_reasoning
 from edgekv.generation.request import INSTRUCTION
+from edgekv.prompt.named_files import NamedFile
 from edgekv.prompt.spool import spooled
 from edgekv.store.ownership import Ownership
 from edgekv.store.session_names import path_of, saved_names
@@ -96,7 +97,7 @@ def chat(
     completed = {name: command.arguments for name, command in COMMANDS.items()}
     ui = terminal_ui(runtime, completed, plain=plain, remember=history)
     with ExitStack() as stack:
-        texts = [stack.enter_context(as_text(path)) for path in files]
+        texts = checked_texts(files, stack)
         rt = stack.enter_context(opened(runtime, goes_back=True))
         owned = Ownership()
         kept = session
@@ -107,7 +108,7 @@ def chat(
             conversation = new_session(rt, system)
         talk = Chat(rt, conversation, kept, system, arguments, owned=owned, offer=ui.input.offer)
         talk.several_lines = ui.input.several_lines
-        talk.files = texts
+        talk.files = [*texts]
         talk.thinks = _thinks(rt)
         if rt.worker_pid is not None:  # a worker may die
             with contextlib.suppress(OSError):
@@ -118,8 +119,8 @@ def chat(
         if conversation.n_past:
             say(f"{session}: {conversation.n_past:,} tokens seen")
             show_last(talk)
-        for path in files:
-            say(f"{path} goes with your {'message' if message else 'first message'}")
+        for text in texts:
+            say(f"{text.name} goes with your {'message' if message else 'first message'}")
         with talk.pastes:
             _converse(talk, ui, lambda: stack.enter_context(opened(runtime, goes_back=True)), message)
         if talk.name is not None and talk.messages:
@@ -152,7 +153,7 @@ def _converse(chat: Chat, ui: TerminalUI, reopened: Callable[[], edgekv.Runtime]
 
 def _answer(chat: Chat, typed: Typed, ui: TerminalUI) -> None:
     """Do what was typed."""
-    chat.files += [chat.pastes.enter_context(spooled([paste])) for paste in typed.pastes]
+    chat.files += [NamedFile(chat.pastes.enter_context(spooled([paste])), "") for paste in typed.pastes]
     if is_command(typed.text):
         run_command(chat, typed.text)
     elif typed.text:

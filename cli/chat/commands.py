@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import edgekv
-from edgekv.cli.files import as_text, found_files, paths_in
+from edgekv.cli.files import checked_texts, found_files, paths_in
 from edgekv.cli.render import console, packed, say
-from edgekv.prompt.text import read_text
 from edgekv.store.session_names import saved_names
 
 from . import clipboard, earlier, save_commands, status, undo
@@ -57,13 +56,10 @@ def _read(chat: Chat, names: str) -> None:
         if not path.is_file():
             what = "is a folder; begin the chat with -f, or name files" if path.is_dir() else "is not a file"
             raise edgekv.InputError(f"{str(path)!r} {what}; write /read and the paths of text files")
-    texts = [chat.pastes.enter_context(as_text(path)) for path in paths]
-    for text in texts:
-        for _ in read_text(text):
-            pass  # the whole file is read, so that an error comes now and not with the message
+    texts = checked_texts(paths, chat.pastes)
     chat.files += texts
-    for path in paths:
-        say(f"{path} goes with your next message")
+    for text in texts:
+        say(f"{text.name} goes with your next message")
 
 
 def _drop(chat: Chat, _argument: str) -> None:

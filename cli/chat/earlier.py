@@ -11,6 +11,7 @@ from edgekv.cli.kept_text import print_legend, print_shades
 from edgekv.cli.render import console_of, printable, say
 from edgekv.generation.reasoning import split_reasoning
 from edgekv.generation.request import without_instruction
+from edgekv.prompt.named_files import NamedFile
 from edgekv.prompt.spool import spooled
 from edgekv.prompt.text import PARAGRAPH
 
@@ -54,7 +55,7 @@ def _message(chat: Chat, turn: edgekv.Turn, n_past: int) -> Message:
                 gap = PARAGRAPH
 
     file = chat.pastes.enter_context(spooled(before()))
-    return Message(without_instruction(question), [file] if file.stat().st_size else [], n_past)
+    return Message(without_instruction(question), [NamedFile(file, "")] if file.stat().st_size else [], n_past)
 
 
 def history(chat: Chat, argument: str) -> None:

@@ -13,6 +13,7 @@ from edgekv.generation.request import INSTRUCTION, ProgressCallback
 from edgekv.generation.stats import Stats
 from edgekv.options import Options
 from edgekv.planning.plan import Plan
+from edgekv.prompt.named_files import File, NamedFile, contents_of, named_files
 from edgekv.prompt.spool import rereadable
 from edgekv.prompt.text import Prompt, read_text
 from edgekv.runtime import Runtime
@@ -112,10 +113,10 @@ def observe(
                 f"{runtime.plan.model.name} has no cells of single heads, so it keeps no tokens that could be shown; "
                 "choose a model with attention"
             )
-        files = [copies.enter_context(rereadable(Path(path))) for path in files]
+        files = [_reread(file, copies) for file in named_files(files)]
         noted = chosen_heads(n_heads, layers, heads) if keys else []
         parts: list[str | os.PathLike[str]] = [
-            *files,
+            *(part for content in contents_of(files) for part in content),
             *(text for text in (system, question) if text is not None),
         ]
         _check_length(
@@ -143,6 +144,12 @@ def observe(
             options=runtime.options,
             stats=session.stats,
         )
+
+
+def _reread(file: File, copies: ExitStack) -> File:
+    """Return a file that can be read more than once, as a text under the same name."""
+    copy = copies.enter_context(rereadable(Path(file)))
+    return NamedFile(copy, file.name) if isinstance(file, NamedFile) else copy
 
 
 def _check_length(n_tokens: int, longest: int) -> None:

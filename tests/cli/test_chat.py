@@ -130,7 +130,7 @@ def test_lines_history_and_completion(chat, tmp_path):
     said = [
         it["content"] for it in json.loads((tmp_path / "said.json").read_text())["messages"] if it["role"] == "user"
     ]
-    assert said == [f"Once upon a time.\n\n{INSTRUCTION} one\ntwo", "three\nfour"]
+    assert said == [f"[file novel.txt]\nOnce upon a time.\n\n{INSTRUCTION} one\ntwo", "three\nfour"]
     assert history_path().stat().st_mode & 0o777 == 0o600
     with chat() as shown:
         begun(shown)

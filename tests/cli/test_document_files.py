@@ -90,7 +90,7 @@ def test_a_chat_takes_documents(model, folder, tmp_path):
     shown = run_here("chat", "-f", folder / "c.epub", "-m", model, *SMALL, *REPLY, stdin=lines)
     assert shown.returncode == 0, shown.stderr
     first, _, second, _ = (it["content"] for it in json.loads(said.read_text())["messages"])
-    assert first.startswith(words(60))
-    assert second.startswith("[page 1]\nword0 ")
+    assert first.startswith(f"[file c.epub]\n{words(60)}")
+    assert second.startswith("[file a.pdf]\n[page 1]\nword0 ")
     assert "[page 2]" in second
     assert second.endswith("And this?")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,70 @@ def test_ask_reads_all_of_them(model):
     assert one.stdout.split('"prompt_tokens"')[1][:8] == many.stdout.split('"prompt_tokens"')[1][:8]
 
 
+def prompt_tokens(result):
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)["prompt_tokens"]
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_model_is_told_the_names_of_several_files(model):
+    """One file has their texts, each below its name."""
+    Path("both.md").write_text("[file a.txt]\none\n\n[file src/README.md]\nthree")
+    line = ["ask", "-m", model, *SMALL, *REPLY, "Which file?", "--json", "-f"]
+    assert prompt_tokens(run_here(*line, "a.txt", "src/README.md")) == prompt_tokens(run_here(*line, "both.md"))
+    seen = run_here("inspect", "-m", model, *SMALL, "Which file?", "--json", "--no-keys", "-f", "a.txt", "b c.txt")
+    assert "[file a.txt]\none\n\n[file b c.txt]\ntwo\n\n" in "".join(json.loads(seen.stdout)["pieces"])
+    seen = run_here("inspect", "-m", model, *SMALL, "--json", "--no-keys", "-f", "a.txt", "b c.txt")
+    assert "".join(json.loads(seen.stdout)["pieces"]).strip() == "onetwo"  # as they stand
+
+
+@pytest.mark.usefixtures("folder")
+def test_empty_files_are_left_out_where_there_are_others(model):
+    Path("blank.py").write_text(" \n")
+    Path("blank.html").write_text("<p> </p>")
+    line = ["ask", "-m", model, *SMALL, *REPLY, "What?", "--json", "-f"]
+    many = run_here(*line, "src/**/*.py", "blank.py", "blank.html")
+    assert prompt_tokens(many) == prompt_tokens(run_here(*line, "src/sub/m.py", "src/sub/own.py"))
+    assert "nothing is in, and left out: src/empty.py, blank.py, blank.html\n" in many.stderr
+    talk = run_here("chat", "-m", model, *SMALL, *REPLY, stdin="/read *.txt blank.py\n/read blank.py\n")
+    assert "nothing is in, and left out: blank.py\n" in talk.stderr
+    assert "blank.py holds nothing but blanks; give" in talk.stderr
+
+
+BROKEN = {
+    "empty.txt": (b"", "empty.txt holds nothing; give"),
+    "zero.bin": (b"a\0b", "zero.bin is not text: byte 1 is 0"),
+    "late.bin": (b"a" * (1 << 15) + b"\0", "late.bin is not text: byte 32768 is 0"),
+    "old.rtf": (b"{\\rtf1 417}", "old.rtf is a file in RTF, which is not read; save it"),
+    "latin.txt": (("d\u00e9j\u00e0 vu. " * 40).encode("cp1252"), "latin.txt is not UTF-8 text at "),
+}
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize(
+    "command",
+    [["ask", "What?"], ["read", "--save", "x"], ["complete", "On"], ["inspect"], ["chat"]],
+    ids=lambda it: it[0],
+)
+def test_files_are_checked_before_the_model_is_loaded(command, name):
+    content, told = BROKEN[name]
+    Path(name).write_bytes(content)
+    ended = run_here(*command, "-m", "no-such-model", "-f", name, stdin=None)
+    assert (ended.returncode, told in ended.stderr) == (2, True), ended.stderr
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_folder_brings_what_can_be_read(capsys):
+    Path("src/old.rtf").write_bytes(b"{\\rtf1 417}")
+    Path("src/.gitignore").unlink()
+    Path("src/run.log").write_bytes(b"12:00 key 417\n" * 600 + b"\xff")
+    found = names("src")
+    assert "src/run.log" in found
+    assert "src/old.rtf" not in found
+    assert "old.rtf" in capsys.readouterr().err
+
+
 @pytest.mark.usefixtures("folder")
 def test_a_chat_begins_with_files_and_a_message(model, tmp_path):
     lines = f"/read 'b c.txt' *.txt\n/read nix\n/read src\nAnd now?\n/save {tmp_path}/said.md\n"
@@ -150,7 +215,12 @@ def test_a_chat_begins_with_files_and_a_message(model, tmp_path):
     assert "'nix' is not a file" in ended.stderr
     assert "'src' is a folder; begin the chat with -f" in ended.stderr
     said = (tmp_path / "said.md").read_text()
-    assert f"one\n\nthree\n\nfour\n\nfive é\n\n{INSTRUCTION} Hello there" in said
-    assert f"two\n\none\n\ntwo\n\n{INSTRUCTION} And now?" in said
+    files = {"a.txt": "one", "src/README.md": "three", "src/kept.log": "four", "src/sub/m.py": "five é"}
+    first = "\n\n".join(f"[file {name}]\n{text}" for name, text in files.items())
+    assert f"{first}\n\n{INSTRUCTION} Hello there" in said
+    second = "\n\n".join(
+        f"[file {name}]\n{text}" for name, text in (("b c.txt", "two"), ("a.txt", "one"), ("b c.txt", "two"))
+    )
+    assert f"{second}\n\n{INSTRUCTION} And now?" in said
     refused = run_here("chat", "-m", model, *SMALL, "-f", "nix.txt")
     assert (refused.returncode, "'nix.txt' is not a file" in refused.stderr) == (2, True)

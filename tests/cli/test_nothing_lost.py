@@ -93,7 +93,10 @@ def test_what_is_no_text_is_told_when_it_is_attached(model, book, tmp_path):
     shown = chat(model, lines).stderr
     assert "bad.pdf is not a whole PDF" in shown
     assert "zero.pdf is not text" in shown
-    assert json.loads(said.read_text())["messages"][0]["content"] == f"{words(200)}\n\n{INSTRUCTION} What?"
+    assert (
+        json.loads(said.read_text())["messages"][0]["content"]
+        == f"[file book.txt]\n{words(200)}\n\n{INSTRUCTION} What?"
+    )
 
 
 def test_a_message_that_fails_is_given_back_with_its_files(runtime, book, tmp_path, capsys):
@@ -213,7 +216,9 @@ def test_a_question_about_a_text_is_answered_again_in_a_chat_that_goes_on(model,
     assert "> ... What?" in resumed.stderr
     assert resumed.stdout.split("\n")[0]
     messages = json.loads((book.parent / "said.json").read_text())["messages"]
-    assert [it["content"] for it in messages if it["role"] == "user"] == [f"{words(200)}\n\n{INSTRUCTION} What?"]
+    assert [it["content"] for it in messages if it["role"] == "user"] == [
+        f"[file book.txt]\n{words(200)}\n\n{INSTRUCTION} What?"
+    ]
 
 
 def test_a_reading_that_is_stopped_goes_on(model, book, text_file):
@@ -236,6 +241,22 @@ def test_a_reading_that_is_stopped_goes_on(model, book, text_file):
         (turn,) = session.turns()
         assert "".join(session.text(turn)) == words(200)
     assert run("ask", "-m", model, *SMALL, "--from", "book", "What?", "--max-tokens", "4").returncode == 0
+
+
+def test_a_reading_of_several_files_goes_on(model, book, text_file):
+    files = [book, text_file(words(100).upper())]
+    line = ["read", "-m", model, *SMALL, "--save", "book", "-f", *files]
+    assert run(*line, interrupted=True).returncode == 130
+    rest = run(*line)
+    assert (rest.returncode, "64 tokens were read; going on from there" in rest.stderr) == (0, True), rest.stderr
+    with (
+        edgekv.Runtime(model, memory="4GiB", budget=64, block=32, threads=1) as rt,
+        rt.load_session(path_of("book")) as session,
+    ):
+        (turn,) = session.turns()
+        names = [Path(os.path.relpath(path, os.path.commonpath([it.parent for it in files]))) for path in files]
+        texts = [f"[file {name.as_posix()}]\n{path.read_text()}" for name, path in zip(names, files, strict=True)]
+        assert "".join(session.text(turn)) == "\n\n".join(texts)
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="the worker is found in /proc")

@@ -21,9 +21,12 @@ export function bodyOf(messages, wishes) {
 /** A message as the API has it. A user's files are parts before what was asked about them. */
 function asSent({ role, text, files: sent = [] }) {
   if (sent.length === 0) return { role, content: sendable(text) };
-  const texts = [...sent.map((file) => `${file.text}\n\n`), text];
+  const texts = [...sent.map((file) => `[file ${oneLine(file.name)}]\n${file.text}\n\n`), text];
   return { role, content: texts.map((part) => ({ type: "text", text: sendable(part) })) };
 }
+
+/** A name without what is no text of one line. */
+const oneLine = (name) => name.replaceAll(/\p{C}|\p{Zl}|\p{Zp}/gu, "\ufffd");
 
 /** A text without what no request may hold: NUL, and halves of characters. */
 const sendable = (text) => text.replaceAll("\0", "\ufffd").toWellFormed();
