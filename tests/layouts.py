@@ -1,6 +1,6 @@
 """Layouts that documents have, each in every format that has it, and the text that comes of it.
 
-docs/documents.md shows the same table; a tab is an arrow there, and the end of a line a bar.
+docs/documents.md shows the same table; a tab is an arrow there, and the end of a line is ¶.
 """
 
 from __future__ import annotations
@@ -297,7 +297,7 @@ LAYOUTS = [
     ),
     Layout(
         "header and footer of pages",
-        "Body\n\n[footer] page 2\n\n[header] case 982",
+        "Body\n\n[header] case 982\n\n[footer] page 2",
         {
             HTML: "<header>case 982</header><p>Body</p><footer>page 2</footer>",
             DOCX: _p(run("Body")),
@@ -320,6 +320,20 @@ LAYOUTS = [
                     *(("The committee read the yearly", 60, 712), ("approved the money for the", 330, 712)),
                     *(("report in the long hall and", 60, 698), ("coming year of 1417.", 330, 698)),
                     *(("then, after a short rest,", 60, 684), ("Nobody spoke against it.", 330, 684)),
+                )
+            )
+        },
+    ),
+    Layout(
+        "columns below a line of two parts",
+        "The Wizard\t17\nThe committee read the yearly report\nin the long hall.\nIt approved the money for the year.\n"
+        "Nobody spoke.",
+        {
+            PDF: pdf_page(
+                placed(
+                    *(("The Wizard", 60, 740), ("17", 520, 740), ("The committee read the yearly report", 60, 712)),
+                    *(("in the long hall.", 60, 698), ("It approved the money for the year.", 330, 712)),
+                    ("Nobody spoke.", 330, 698),
                 )
             )
         },
@@ -382,12 +396,11 @@ def text_of(layout, format_):
     return layout.texts.get(format_, layout.text)
 
 
-def row(layout):
-    """Return the layout's row of the table in the docs."""
-    cells = (
-        f"`{text_of(layout, it)}`".replace("\t", " → ").replace("\n\n", "\n").replace("\n", " ¶ ")
-        if it in layout.sources
-        else ""
-        for it in FORMATS
-    )
-    return f"| {layout.name} | {' | '.join(cells)} |"
+def rows(layout):
+    """Return the layout's rows of the table in the docs: one for each text that comes of it."""
+    formats = {}
+    for format_ in layout.sources:
+        formats.setdefault(text_of(layout, format_), []).append(format_)
+    for text, some in formats.items():
+        shown = text.replace("\t", " → ").replace("\n\n", "\n").replace("\n", " ¶ ")
+        yield f"| {layout.name} | {'all' if some == [*FORMATS] else ', '.join(some)} | `{shown}` |"

@@ -25,7 +25,7 @@ _WRITTEN = {"tab": "\t", "ptab": "\t", "noBreakHyphen": "-"}  # elements that st
 _SCRIPTS = {"superscript": RAISED, "subscript": LOWERED}
 _LEFT_OUT = {"strike": STRUCK, "dstrike": STRUCK, "vanish": HIDDEN}
 
-_SYMBOLS = {  # of fonts that have pictures for letters, by their codes without the font's own page
+_SYMBOLS = {  # characters for pictures of fonts, by their codes without the font's own page
     "wingdings": {0xFC: "\u2713", 0xFB: "\u2717", 0xFE: "\u2611", 0xFD: "\u2612", 0xA8: "\u2610", 0xE0: "\u2192"},
     "symbol": {0xB0: "\u00b0", 0xB1: "\u00b1", 0xA3: "\u2264", 0xB3: "\u2265", 0x6D: "\u00b5", 0xB4: "\u00d7"},
 }
@@ -43,7 +43,7 @@ class _Body:
         self._run: Style | None = None  # the open run
         self._around: list[Style | None] = []  # runs that have text boxes in them
         self._paragraph, self._item = Style(), Item()
-        self._mark = ""  # of a note or a header, before its first text
+        self._mark = ""  # stands before the first text of a note or a header
         self._is_ticked = False
         self._formula: Formula | None = None
         self._n_pages = 1
@@ -102,7 +102,7 @@ class _Body:
             self._add(_WRITTEN[tag])
         elif tag == "sym":
             self._add(_symbol(given))
-        elif tag in ("default", "checked"):  # of a field that can be ticked
+        elif tag in ("default", "checked"):  # a field that can be ticked has them
             self._is_ticked = bool(is_on(given))
 
     def _start_paragraph(self, tag: str, given: Attributes) -> None:
@@ -199,8 +199,9 @@ def text_of(archive: Archive, report: Report) -> Iterator[str]:
     for name in (main, *(posixpath.join(folder, f"{aside}s.xml") for aside in _ASIDES)):
         if name == main or name in archive:
             yield from pieces(name)
-    margins = re.compile(rf"{re.escape(folder)}/(header|footer)\d*\.xml")
-    yield from dict.fromkeys("".join(pieces(name)) for name in archive if margins.fullmatch(name))  # pages share them
+    for margin in _MARGINS.values():
+        names = re.compile(rf"{re.escape(folder)}/{margin}\d*\.xml")
+        yield from dict.fromkeys("".join(pieces(name)) for name in archive if names.fullmatch(name))  # pages share them
 
 
 def _text_of_part(part: BinaryIO, body: _Body) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What a DOCX says once for many paragraphs: its styles, and how its lists are numbered."""
+"""Styles of a DOCX, and the numbers of its lists: parts of their own, which paragraphs refer to."""
 
 from __future__ import annotations
 

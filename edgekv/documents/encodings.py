@@ -8,8 +8,8 @@ import re
 UTF_8 = "utf-8-sig"
 BAD = "\ufffd"  # stands for bytes that are no character
 MOST_BAD = 1000  # one bad run in so many bytes is damage; more are another encoding
-SHORT = 100  # in a text of fewer bytes none is damage
-MOST_MIXED = 10  # with so many bytes of wide characters for each bad run the encoding is right
+SHORT = 100  # a text of fewer bytes may have no bad run
+MOST_MIXED = 10  # a text with so many bytes of wide characters for each bad run has the encoding
 
 # byte order marks; that of UTF-16 begins that of UTF-32
 _MARKS = (
@@ -111,18 +111,18 @@ class TextDecoder:
 
     @property
     def damage(self) -> str:
-        """What to say of bad runs, after the name of the text."""
+        """A message about bad runs, which goes on after the name of the text."""
         name = "UTF-8" if self.encoding in (UTF_8, "utf-8") else self.encoding
         return f"is not {name} text at {self.n_bad:,} place(s)"
 
     @property
     def remedy(self) -> str:
-        """What to do about bad runs, such that the rest stays as it is."""
+        """A remedy for bad runs that leaves the rest as it is."""
         if self._n_wide >= self.n_bad:
             return "to drop them, run `iconv -c -f UTF-8 -t UTF-8`"
         return "convert it to UTF-8, as `iconv -f WINDOWS-1252 -t UTF-8` does from that encoding"
 
     @property
     def note(self) -> str:
-        """What to say of a text that was read in spite of bad runs; "" = it has none."""
+        """A message about a text that was read in spite of bad runs; "" = it has none."""
         return f"{self.damage}, which are read as {BAD}; {self.remedy}" if self.n_bad else ""

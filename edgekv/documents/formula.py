@@ -72,7 +72,7 @@ _LINES: Mapping[tuple[str, int], Callable[..., str]] = {
     ("mroot", 2): _root,
     ("rad", 2): lambda degree, base: _root(base, degree),
 }
-_ROWS = {"mtr", "mlabeledtr", "mr"}  # of a matrix
+_ROWS = {"mtr", "mlabeledtr", "mr"}  # rows of a matrix
 _LEFT_OUT = {"annotation", "annotation-xml"}  # the formula once more, in another notation
 _SIGNS = {"begChr": "dPr", "endChr": "dPr", "chr": "naryPr"}  # Word's elements with a sign, and where they stand
 

@@ -231,6 +231,8 @@ class TextParser(HTMLParser):
 
     def _break(self, tag: str) -> None:
         if tag in _PARAGRAPHS:
+            for opened in self._scripts.values():  # raised text ends with its paragraph, if its end is missing
+                opened.clear()
             is_nested = tag in _LISTS and self._lists
             self._writer.gap(LINE if is_nested else PARAGRAPH)
         elif tag in _LINES:

@@ -21,12 +21,12 @@ WIDE = 0.9  # a gap between two cells, or two columns
 _SPACE = 0.15  # a gap between two words
 _OVERLAP = 0.1  # runs that stand side by side may share so much
 _SMALL = 0.85  # raised and lowered text is at most so high
-_RISE = 0.08  # and its baseline at least so far off
+_RISE = 0.08  # its baseline is at least so far off
 _MOST_TIMES = 2.2  # a run is at most so many times as high as another in its line
-_FAR = 3.0  # lines that are so far apart belong to different tables
+_FAR = 4.0  # lines that are so far apart belong to different tables
 _PROSE_WIDTH, _PROSE_FILL = 7.0, 0.7  # lines of a column of prose are so wide on average, and fill so much of it
 _MARGIN_WIDTH, _MARGIN_FILL = 10.0, 0.6  # lines whose ends are no ends of paragraphs are so wide, and fill so much
-_FULL = 0.9  # or they fill so much, in scripts without small letters
+_FULL = 0.9  # lines in scripts without small letters fill so much
 _FEW_LINES = 3
 _MOST_COLUMNS = 64
 
@@ -164,14 +164,21 @@ def _end_of_prose(rows: Sequence[Sequence[Run]], at: int) -> int:
 
 def _end_of_table(rows: Sequence[Sequence[Run]], at: int) -> int:
     """Return the number of the first row after `at` that is not of its table."""
-    columns = rows[at]
+    cells = rows[at]
     for i in range(at + 1, len(rows)):
         row, above = rows[i], rows[i - 1]
-        is_far = above[0].bottom - row[0].top > _FAR * row[0].height
-        if is_far or (len(row) == 1 and sum(_overlap(row[0], it) for it in columns) > 1):
+        if abs(above[0].baseline - row[0].baseline) > _FAR * row[0].height:
             return i
-        columns = row if len(row) > 1 else columns
+        if len(row) == 1 and _ends_table(row[0], cells):
+            return i
+        cells = row if len(row) > 1 else cells
     return len(rows)
+
+
+def _ends_table(line: Run, cells: Sequence[Run]) -> bool:
+    """Return True for a line that reaches below several cells, or below the first one as lines of prose do."""
+    is_prose = line.right - line.left >= _PROSE_WIDTH * line.height and line.left < cells[0].right
+    return is_prose or sum(_overlap(line, cell) for cell in cells) > 1
 
 
 def _overlap(a: Run, b: Run) -> bool:

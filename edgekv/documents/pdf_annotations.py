@@ -1,4 +1,4 @@
-"""What is written on a PDF page besides its content: values of forms, typed text, comments, and lines through words."""
+"""Annotations of a PDF page: values of forms, typed text, comments, and lines through words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pypdfium2 import raw
 from .page_layout import Run
 
 LINE_PTS = 12.0  # height of a line of a field
-MOST_CHARS = 1 << 20  # of one annotation
+MOST_CHARS = 1 << 20  # characters of one annotation
 MOST_STRUCK = 1000  # places of a page that are struck out
 
 _UNSEEN = raw.FPDF_ANNOT_FLAG_HIDDEN | raw.FPDF_ANNOT_FLAG_NOVIEW
@@ -29,7 +29,7 @@ Place = tuple[float, float, float, float]  # left, bottom, right, top
 
 @dataclass(frozen=True, slots=True)
 class Annotations:
-    """What is written on a page.
+    """Texts that annotations of a page hold.
 
     typed: texts and where they stand; comments: texts; struck: places of words with a line through
     """
@@ -40,7 +40,7 @@ class Annotations:
 
 
 def annotations_of(document: pypdfium2.PdfDocument, page: pypdfium2.PdfPage) -> Annotations:
-    """Return what is written on a page."""
+    """Return what the annotations of a page hold."""
     found = Annotations([], [], [])
     for i in range(raw.FPDFPage_GetAnnotCount(page)):
         with _opened(page, i) as annotation:

@@ -155,7 +155,7 @@ def test_the_model_is_told_the_names_of_several_files(model):
     seen = run_here("inspect", "-m", model, *SMALL, "Which file?", "--json", "--no-keys", "-f", "a.txt", "b c.txt")
     assert "[file a.txt]\none\n\n[file b c.txt]\ntwo\n\n" in "".join(json.loads(seen.stdout)["pieces"])
     seen = run_here("inspect", "-m", model, *SMALL, "--json", "--no-keys", "-f", "a.txt", "b c.txt")
-    assert "".join(json.loads(seen.stdout)["pieces"]).strip() == "onetwo"  # as they stand
+    assert "".join(json.loads(seen.stdout)["pieces"]).strip() == "onetwo"  # plain texts have no names
 
 
 @pytest.mark.usefixtures("folder")

@@ -21,6 +21,7 @@ from edgekv import InputError
 from edgekv.documents import conversion
 from edgekv.documents.conversion import Limits, convert
 from edgekv.documents.formats import format_of
+from edgekv.documents.text_writer import MOST_COLUMNS
 from edgekv.memory.sizes import MIB
 from edgekv.prompt import spool
 
@@ -118,6 +119,23 @@ def test_elements_and_attributes_without_end(refused, tmp_path):
     open_tag = tmp_path / "page.html"
     open_tag.write_bytes(b"<a " + b"b " * (24 << 20))
     assert "takes more than 96.0 MiB to convert" in refused(open_tag, Limits(96 * MIB, 60, MIB))
+
+
+def test_cells_over_more_columns_and_rows_than_there_are(tmp_path):
+    path, cells = tmp_path / "page.html", "<td colspan=999999999 rowspan=999999999>x" * 9
+    path.write_text(f"<table>{f'<tr>{cells}' * 9}</table>")
+    text = "".join(convert(path, format_of(path), LIMITS))
+    assert text.count("x") == 81
+    assert max(line.count("\t") for line in text.splitlines()) <= MOST_COLUMNS
+    body = '<w:tbl><w:tr><w:tc><w:tcPr><w:gridSpan w:val="999999999"/></w:tcPr></w:tc><w:tc>{}</w:tc></w:tr></w:tbl>'
+    path = write_docx(tmp_path / "a.docx", body.format(paragraph("x")))
+    assert "".join(convert(path, format_of(path), LIMITS)) == "\t" * MOST_COLUMNS + "x\n\n"
+
+
+def test_raised_text_without_end_is_text(tmp_path):
+    path, text = tmp_path / "page.html", "The key is 417. " * 99
+    path.write_text(f"10<sup>{text}<p>25<sup>1<p>end")
+    assert "".join(convert(path, format_of(path), LIMITS)) == f"10{text.strip()}\n\n25^1\n\nend"
 
 
 def test_entities_that_grow(refused, tmp_path):

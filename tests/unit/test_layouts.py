@@ -33,4 +33,4 @@ def test_a_layout_becomes_its_text(layout, format_, tmp_path):
 
 def test_the_docs_have_the_same_table():
     written = DOCS.read_text("utf-8")
-    assert [row for it in layouts.LAYOUTS if (row := layouts.row(it)) not in written] == []
+    assert "\n".join(row for it in layouts.LAYOUTS for row in layouts.rows(it)) in written
