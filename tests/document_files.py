@@ -49,11 +49,21 @@ def pdf_page(content, annotations=(), *, fields="", page=""):
     )
 
 
-def pdf_with(contents, *, count=None, kids=None, trailer="", more=(), page="", catalog=""):
+HEBREW = b"""/CIDInit /ProcSet findresource begin begincmap 1 begincodespacerange <00> <FF> endcodespacerange
+1 beginbfrange <61> <7A> <05D0> endbfrange 1 beginbfchar <20> <0020> endbfchar endcmap end"""
+
+
+def hebrew_page(content):
+    """Return a PDF of one page with a font in which a to z are letters of Hebrew."""
+    font = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding /ToUnicode 6 0 R >>"
+    return pdf_with([stream(content)], more=[stream(HEBREW), font], font=7)
+
+
+def pdf_with(contents, *, count=None, kids=None, trailer="", more=(), page="", catalog="", font=3):
     """Return a PDF with a page for each content, a stream object.
 
     count, kids: what the tree of pages says, if that is not true; more: further objects
-    trailer, page, catalog: further entries of these
+    trailer, page, catalog: further entries of these; font: the number of the font's object
     """
     numbers = [4 + 2 * i for i in range(len(contents))]
     kids = kids or " ".join(f"{number} 0 R" for number in numbers)
@@ -65,8 +75,8 @@ def pdf_with(contents, *, count=None, kids=None, trailer="", more=(), page="", c
     for number, content in zip(numbers, contents, strict=True):
         objects += [
             b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 595 842] "
-            b"/Resources << /Font << /F1 3 0 R >> /XObject << /X1 %d 0 R >> >> /Contents %d 0 R %b >>"
-            % (number + 1, number + 1, page.encode()),
+            b"/Resources << /Font << /F1 %d 0 R >> /XObject << /X1 %d 0 R >> >> /Contents %d 0 R %b >>"
+            % (font, number + 1, number + 1, page.encode()),
             content,
         ]
     made, places = bytearray(b"%PDF-1.7\n"), []

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from document_files import paragraph, pdf_page, placed, run, write_docx, write_epub
+from document_files import hebrew_page, paragraph, pdf_page, placed, run, write_docx, write_epub
 
 HTML, DOCX, PDF = "HTML, EPUB", "DOCX", "PDF"
 FORMATS = (HTML, DOCX, PDF)
@@ -337,6 +337,11 @@ LAYOUTS = [
                 )
             )
         },
+    ),
+    Layout(
+        "text from right to left",
+        "\u05d0\u05d1\u05d2 \u05d3\u05d4\u05d5\t417\n\u05d3\u05d4\u05d5\u05d6\t982",
+        {PDF: hebrew_page(placed(*(("fed cba", 270, 700), ("417", 100, 700), ("gfed", 281, 684), ("982", 100, 684))))},
     ),
     Layout(
         "rotated page",

@@ -8,8 +8,9 @@ from __future__ import annotations
 import itertools
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from .scripts import LOWERED, RAISED, fraction, written
@@ -29,6 +30,7 @@ _MARGIN_WIDTH, _MARGIN_FILL = 10.0, 0.6  # lines whose ends are no ends of parag
 _FULL = 0.9  # lines in scripts without small letters fill so much
 _FEW_LINES = 3
 _MOST_COLUMNS = 64
+_LOOKED_AT = 4  # letters of a run that tell its direction
 
 _ITEM = re.compile(r"[-\u2022\u2023\u25e6\u25aa*\u2013\u2014]\s|\(?\w{1,3}[.)]\s")
 
@@ -48,6 +50,10 @@ class Run:
     def height(self) -> float:
         """The height of its line, whatever letters it has."""
         return self.top - self.bottom
+
+    def mirrored(self) -> Run:
+        """Return the run as a mirror shows it: text that goes left then goes right."""
+        return replace(self, left=-self.right, right=-self.left)
 
     def is_above(self, other: Run) -> bool:
         """Return True for a run that stands above another one, as the upper part of a fraction does."""
@@ -117,6 +123,12 @@ def _joined(runs: Sequence[Run], main: Run) -> Run:
             text += run.text.lstrip(" ") if text.endswith(" ") else run.text
         i += size
     return Run(text.strip(), runs[0].left, max(it.right for it in runs), main.bottom, main.top, main.baseline)
+
+
+def goes_left(runs: Iterable[Run]) -> bool:
+    """Return True for a page that is read from right to left, as Arabic and Hebrew are."""
+    kinds = Counter(unicodedata.bidirectional(letter) for run in runs for letter in run.text[:_LOOKED_AT])
+    return kinds["R"] + kinds["AL"] > kinds["L"]
 
 
 def lines_of(runs: Iterable[Run]) -> list[Line]:
@@ -240,9 +252,9 @@ def _is_prose(column: Sequence[Run]) -> bool:
         return False
     widths = [line.right - line.left for line in column]
     mean = sum(widths) / len(widths)
-    fill = mean / max(widths)
     begins_within = 4 * sum(line.text[:1].islower() for line in column) >= len(column)
-    return mean >= _PROSE_WIDTH * column[0].height and (fill >= _FULL or (fill >= _PROSE_FILL and begins_within))
+    fill = _PROSE_FILL if begins_within else _FULL
+    return mean >= max(_PROSE_WIDTH * column[0].height, fill * max(widths))
 
 
 def _paragraphs(lines: Sequence[Run]) -> Iterator[str]:

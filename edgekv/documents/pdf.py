@@ -13,7 +13,7 @@ from typing import Any
 import pypdfium2
 from pypdfium2 import raw
 
-from .page_layout import WIDE, Run, insert, lines_of, text_of_lines
+from .page_layout import WIDE, Run, goes_left, insert, lines_of, text_of_lines
 from .pdf_annotations import Annotations, Place, annotations_of, runs_of
 from .report import STRUCK, DocumentError, Report
 
@@ -61,13 +61,19 @@ def _text_of(letters: _Letters, written: Annotations, report: Report) -> str:
     directions = [quarter for quarter, _ in sizes.most_common()] or [0]
     texts = []
     for quarter in directions:
-        lines = lines_of(runs.get(quarter, ()))
-        if quarter == directions[0]:
-            for text, place in written.typed:
-                for run in runs_of(text, _turned(place, quarter)):
-                    insert(lines, run)
+        some = runs.get(quarter, [])
+        typed = _typed(written, quarter) if quarter == directions[0] else []
+        if goes_left(some):
+            some, typed = [run.mirrored() for run in some], [run.mirrored() for run in typed]
+        lines = lines_of(some)
+        for run in typed:
+            insert(lines, run)
         texts.append(text_of_lines(lines))
     return "\n".join(filter(None, [*texts, *(f"[comment] {text}" for text in written.comments)]))
+
+
+def _typed(written: Annotations, quarter: int) -> list[Run]:
+    return [run for text, place in written.typed for run in runs_of(text, _turned(place, quarter))]
 
 
 class _Letters:
@@ -93,11 +99,12 @@ class _Letters:
             if struck and _is_in(place, struck):
                 report.leave_out(STRUCK, chr(code))
                 if run is not None and _continues(run, last, left, bottom, top):
-                    run.right, is_apart = right, True  # no gap is there that would part two cells
+                    run.left, run.right = min(run.left, left), max(run.right, right)  # no gap that would part cells
+                    is_apart = True
                 continue
             if run is not None and not ends and _continues(run, last, left, bottom, top):
                 letters += [" " * (is_apart and " " not in (letters[-1], chr(code))), chr(code)]
-                run.right = max(run.right, right)
+                run.left, run.right = min(run.left, left), max(run.right, right)
             else:
                 if run is not None:
                     yield quarter, _closed(run, letters)
@@ -115,7 +122,7 @@ class _Letters:
         raw.FPDFText_GetLooseCharBox(self._page, i, byref(box))
         if box.top > box.bottom:
             return box.left, box.bottom, box.right, box.top
-        if raw.FPDFText_IsGenerated(self._page, i):
+        if raw.FPDFText_IsGenerated(self._page, i) or chr(raw.FPDFText_GetUnicode(self._page, i)).isspace():
             return None
         return box.left, box.bottom, box.right, box.bottom + max(1.0, raw.FPDFText_GetFontSize(self._page, i))
 
@@ -141,10 +148,13 @@ def _turned(place: Place, quarter: int) -> Place:
 
 
 def _continues(run: Run, last: float, left: float, bottom: float, top: float) -> bool:
-    """Return True if a letter goes on with a run. last: left of the letter before; those of a ligature share a place"""
+    """Return True if a letter goes on with a run. last: left of the letter before
+
+    Letters of a ligature share a place, an accent stands over its letter, and Hebrew goes left.
+    """
     height = run.height
     is_alike = abs(bottom - run.bottom) < _SAME * height and abs(top - run.top) < _SAME * height
-    return is_alike and last - _SAME * height <= left < run.right + WIDE * height
+    return is_alike and last - height <= left < run.right + WIDE * height
 
 
 def _closed(run: Run, letters: list[str]) -> Run:

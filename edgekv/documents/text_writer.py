@@ -39,12 +39,12 @@ class _Table:
         self.column = self.written = self.free = 0
         self.goes_on, self.cell_chars = False, None
 
-    def begin_cell(self, rows: int) -> None:
+    def begin_cell(self) -> None:
         while self.free in self.covered:
             self._cover(self.free, self.covered[self.free] - 1)
             self.free += 1
         self.column, self.cell_chars = self.free, 0
-        self.widen(1, rows)
+        self.widen(1)
 
     def widen(self, columns: int, rows: int = 1) -> None:
         """Make the current cell this wide."""
@@ -157,20 +157,22 @@ class TextWriter:
             self._tables[-1].covered.clear()
 
     def begin_row(self) -> None:
-        """Begin a row."""
+        """Begin a row. Outside tables it is a line."""
+        self._write_script()
         if self._tables:
-            self._write_script()
             self._tables[-1].begin_row()
-            self._gap = max(self._gap, LINE)
+        self._gap = max(self._gap, LINE)
 
-    def begin_cell(self, rows: int = 1) -> None:
-        """Begin a cell that reaches this number of rows down."""
+    def begin_cell(self) -> None:
+        """Begin a cell. Outside tables a blank is before it."""
+        self._write_script()
         if self._tables:
-            self._write_script()
-            self._tables[-1].begin_cell(rows)
+            self._tables[-1].begin_cell()
+        else:
+            self.gap(BLANK)
 
     def widen_cell(self, columns: int, rows: int = 1) -> None:
-        """Make the current cell this wide. rows: as for `begin_cell`"""
+        """Make the current cell so many columns wide, and so many rows high."""
         if self._tables:
             self._tables[-1].widen(columns, rows)
 
