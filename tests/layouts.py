@@ -356,6 +356,17 @@ LAYOUTS = [
         },
     ),
     Layout(
+        "watermark",
+        "one line\nanother line\nDRAFT 2",
+        {
+            PDF: pdf_page(
+                placed(("one line", 60, 700))
+                + b" BT /F1 40 Tf 0.7 0.7 -0.7 0.7 40 640 Tm (DRAFT 2) Tj ET "
+                + placed(("another line", 60, 684))
+            )
+        },
+    ),
+    Layout(
         "lines of a paragraph",
         "The stranger came early in February, one wintry day, through a biting wind and all the driving snow.\n"
         "He rang the bell.",

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from ctypes import byref, c_double
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from .pdf_annotations import Annotations, Place, annotations_of, runs_of
 from .report import STRUCK, DocumentError, Report
 
 MOST_PAGES = 100_000
+SLANTED = 4  # stands for a number of quarter turns of text such as a watermark, which is in no line with others
+_STRAIGHT = 0.1  # quarter turns by which straight text may be off
 _SAME = 0.02  # heights of a line by which letters of one size differ
 
 
@@ -84,37 +87,44 @@ class _Letters:
         self._box, self._x, self._y = raw.FS_RECTF(), c_double(), c_double()
 
     def runs(self, struck: list[Place], report: Report) -> Iterator[tuple[int, Run]]:
-        """Yield runs of letters, each with the number of quarter turns clockwise that it is read in.
+        """Yield runs of letters, each with the quarter turns clockwise of its letters, or SLANTED.
 
         struck: places of letters that are left out, which the report gets
         """
-        run, quarter, last, letters = None, 0, 0.0, list[str]()
+        opened: _OpenRun | None = None
         is_apart = ends = False  # what PDFium puts between the last letter and this one: a space, the end of a line
         for i in range(raw.FPDFText_CountChars(self._page)):
-            code, place = raw.FPDFText_GetUnicode(self._page, i), self._place(i)
+            letter, place = chr(raw.FPDFText_GetUnicode(self._page, i)), self._place(i)
             if place is None:
-                is_apart, ends = True, ends or code != ord(" ")
+                is_apart, ends = True, ends or letter != " "
                 continue
-            left, bottom, right, top = _turned(place, quarter)
+            following = None if ends or opened is None or not self._goes_on(opened, place, i) else opened
             if struck and _is_in(place, struck):
-                report.leave_out(STRUCK, chr(code))
-                if run is not None and _continues(run, last, left, bottom, top):
-                    run.left, run.right = min(run.left, left), max(run.right, right)  # no gap that would part cells
+                report.leave_out(STRUCK, letter)
+                if following is not None:
+                    following.cover(place)  # no gap is there that would part two cells
                     is_apart = True
                 continue
-            if run is not None and not ends and _continues(run, last, left, bottom, top):
-                letters += [" " * (is_apart and " " not in (letters[-1], chr(code))), chr(code)]
-                run.left, run.right = min(run.left, left), max(run.right, right)
+            if following is not None:
+                following.add(letter, place, is_apart=is_apart)
             else:
-                if run is not None:
-                    yield quarter, _closed(run, letters)
-                quarter = self._quarter(i)
-                left, bottom, right, top = _turned(place, quarter)
-                letters = [" " * (is_apart and not ends), chr(code)]
-                run = Run("", left, right, bottom, top, self._baseline(i, quarter))
-            last, is_apart, ends = left, False, False
-        if run is not None:
-            yield quarter, _closed(run, letters)
+                if opened is not None:
+                    yield opened.closed()
+                opened = self._begun(i, letter, place, is_apart=is_apart and not ends)
+            is_apart = ends = False
+        if opened is not None:
+            yield opened.closed()
+
+    def _begun(self, i: int, letter: str, place: Place, *, is_apart: bool) -> _OpenRun:
+        quarter = self._quarter(i)
+        left, bottom, right, top = _turned(place, quarter)
+        run = Run("", left, right, bottom, top, self._baseline(i, quarter))
+        return _OpenRun(quarter, run, [" " * is_apart, letter], left)
+
+    def _goes_on(self, opened: _OpenRun, place: Place, i: int) -> bool:
+        if opened.quarter == SLANTED:
+            return self._quarter(i) == SLANTED
+        return opened.takes(place)
 
     def _place(self, i: int) -> Place | None:
         """Return where a letter stands, with the whole height of its line; None = PDFium has put it in."""
@@ -127,12 +137,49 @@ class _Letters:
         return box.left, box.bottom, box.right, box.bottom + max(1.0, raw.FPDFText_GetFontSize(self._page, i))
 
     def _quarter(self, i: int) -> int:
-        return round(float(raw.FPDFText_GetCharAngle(self._page, i)) / (math.pi / 2)) % 4
+        turns = float(raw.FPDFText_GetCharAngle(self._page, i)) / (math.pi / 2)
+        return round(turns) % 4 if abs(turns - round(turns)) < _STRAIGHT else SLANTED
 
     def _baseline(self, i: int, quarter: int) -> float:
         raw.FPDFText_GetCharOrigin(self._page, i, byref(self._x), byref(self._y))
         x, y = self._x.value, self._y.value
-        return (y, x, -y, -x)[quarter]
+        return (y, x, -y, -x, y)[quarter]
+
+
+@dataclass(slots=True)
+class _OpenRun:
+    """A run whose end is not known. quarter: as of `_Letters.runs`; last: the left of its last letter"""
+
+    quarter: int
+    run: Run
+    letters: list[str]
+    last: float
+
+    def takes(self, place: Place) -> bool:
+        """Return True if a letter goes on with the run.
+
+        Letters of a ligature share a place, an accent stands over its letter, and Hebrew goes left.
+        """
+        left, bottom, _, top = _turned(place, self.quarter)
+        height = self.run.height
+        is_alike = abs(bottom - self.run.bottom) < _SAME * height and abs(top - self.run.top) < _SAME * height
+        return is_alike and self.last - height <= left < self.run.right + WIDE * height
+
+    def add(self, letter: str, place: Place, *, is_apart: bool) -> None:
+        """Add a letter. is_apart: PDFium sees a space before it"""
+        self.letters += [" " * (is_apart and " " not in (self.letters[-1], letter)), letter]
+        self.cover(place)
+
+    def cover(self, place: Place) -> None:
+        """Go on to the place of a letter."""
+        left, _, right, _ = _turned(place, self.quarter)
+        self.run.left, self.run.right, self.last = min(self.run.left, left), max(self.run.right, right), left
+
+    def closed(self) -> tuple[int, Run]:
+        """Return the run with its text."""
+        text = "".join(self.letters).replace("\0", "")
+        self.run.text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # some systems give halves
+        return self.quarter, self.run
 
 
 def _turned(place: Place, quarter: int) -> Place:
@@ -145,22 +192,6 @@ def _turned(place: Place, quarter: int) -> Place:
     if quarter == 3:
         return bottom, -right, top, -left
     return place
-
-
-def _continues(run: Run, last: float, left: float, bottom: float, top: float) -> bool:
-    """Return True if a letter goes on with a run. last: left of the letter before
-
-    Letters of a ligature share a place, an accent stands over its letter, and Hebrew goes left.
-    """
-    height = run.height
-    is_alike = abs(bottom - run.bottom) < _SAME * height and abs(top - run.top) < _SAME * height
-    return is_alike and last - height <= left < run.right + WIDE * height
-
-
-def _closed(run: Run, letters: list[str]) -> Run:
-    text = "".join(letters).replace("\0", "")
-    run.text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # some systems give halves
-    return run
 
 
 def _is_in(place: Place, struck: list[Place]) -> bool:
