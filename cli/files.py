@@ -110,17 +110,22 @@ def _shown(names: Sequence[str]) -> str:
 
 @contextmanager
 def _as_text(path: Path) -> Iterator[Path]:
-    """Yield a text that was read once: the path, or a copy of a pipe or of a document's text.
+    """Yield a text that was read once: the path, or a copy, if it is of a pipe, a document, or a text with bad bytes.
 
-    The command says so if it converts a document.
+    The command says so if it converts a document, and if bytes are no text.
     """
     is_converted = format_of(path) is not None
-    with rereadable(path) as text:
+    with ExitStack() as stack:
+        text = stack.enter_context(rereadable(path))
         if is_converted:
             say(f"{path} is converted: {text.stat().st_size:,} bytes of text")
         elif text == path:
-            for _ in read_text(path):
+            notes: list[str] = []
+            for _ in read_text(path, notes.append):
                 pass
+            if notes:  # a worker process, which reads the copy, has nothing to tell
+                say(f"edgekv: {notes[0]}", style="")
+                text = stack.enter_context(spooled(read_text(path, notes.append)))
         yield text
 
 

@@ -195,6 +195,15 @@ def test_files_are_checked_before_the_model_is_loaded(command, name):
 
 
 @pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("options", [[], ["--isolated"]], ids=["here", "isolated"])
+def test_bytes_that_are_no_text_are_told_once(model, options, capfd):
+    Path("bad.log").write_bytes(b"the key is 417\n" * 20 + b"\xff")
+    ended = run_here("ask", "-m", model, *SMALL, *REPLY, *options, "-f", "bad.log", "What?")
+    assert ended.returncode == 0
+    assert (ended.stderr + capfd.readouterr().err).count("bad.log is not UTF-8 text at 1 place(s)") == 1
+
+
+@pytest.mark.usefixtures("folder")
 def test_a_folder_brings_what_can_be_read(capsys):
     Path("src/old.rtf").write_bytes(b"{\\rtf1 417}")
     Path("src/.gitignore").unlink()
