@@ -15,6 +15,7 @@ from rich.text import Text
 
 import edgekv
 from edgekv.generation.request import ProgressCallback
+from edgekv.generation.stats import kept_tokens
 from edgekv.memory.sizes import format_size
 from edgekv.warmup import register_warmup
 
@@ -38,6 +39,7 @@ NOTES = {
 }
 
 FEW_CELLS = 128  # docs/memory.md says how much is found again with these
+LITTLE_KEPT = 1 / 8  # share of a text; docs/results says that most single facts are found again with an eighth
 
 
 class Speed(ProgressColumn):
@@ -104,18 +106,31 @@ def print_footer(stats: edgekv.Stats, plan: edgekv.Plan) -> None:
 
 
 def figures_of(stats: edgekv.Stats, plan: edgekv.Plan) -> list[str]:
-    """Return the figures of a reply: notes on its end and on few cells, if any; tokens, cells, both speeds, memory."""
-    kept = min(stats.cells_used, stats.tokens_seen)
-    is_short_of_cells = kept < stats.tokens_seen and stats.budget_cells < FEW_CELLS
+    """Return the figures of a reply: notes on its end and on what it lacks, if any; tokens, both speeds, memory."""
     return [
         *([NOTES[stats.finish_reason]] if stats.finish_reason in NOTES else []),
-        *(["few cells: do not rely on it (edgekv plan)"] if is_short_of_cells else []),
-        f"{stats.tokens_seen:,} tokens seen, {kept:,} kept",
-        f"{stats.cells_used:,} cells of {stats.budget_cells:,}+{plan.block}",
+        *_doubts(stats),
+        remembered(stats.cells_used, stats.tokens_seen),
         f"prompt {stats.prefill_tok_per_s:.0f} tok/s",
         *([f"generation {stats.decode_tok_per_s:.0f} tok/s"] if stats.generated_tokens else []),
         f"peak {format_size(stats.peak_rss_bytes)} of {format_size(plan.ceiling_bytes)}",
     ]
+
+
+def _doubts(stats: edgekv.Stats) -> list[str]:
+    """Return why a reply may lack something that was forgotten, or nothing."""
+    if not stats.forgotten_tokens:
+        return []
+    if stats.budget_cells < FEW_CELLS:
+        return ["few cells: do not rely on it (edgekv plan)"]
+    share = stats.kept_tokens / stats.tokens_seen
+    return [f"only {share:.0%} kept: do not rely on it"] if share < LITTLE_KEPT else []
+
+
+def remembered(n_cells: int, n_seen: int) -> str:
+    """Return how much of a conversation is remembered, in words."""
+    kept = kept_tokens(n_cells, n_seen)
+    return f"{n_seen:,} tokens seen" if kept == n_seen else f"remembers {kept:,} of {n_seen:,} tokens"
 
 
 def packed(items: Iterable[str], width: int) -> list[str]:

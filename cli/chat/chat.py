@@ -55,6 +55,7 @@ class Chat:
     messages: messages of this run; the log of the session has earlier ones
     again: the message to answer once more
     ended: True = the user has left
+    forgets: True = the last reply came after parts of the chat were evicted
     pastes: long texts that were pasted, as files
     owned: files that were loaded or saved here, and may be replaced
     backup: file for a chat without a name, since its worker may die; None = there is none
@@ -72,6 +73,7 @@ class Chat:
     messages: list[Message] = field(default_factory=list)
     again: Message | None = None
     ended: bool = False
+    forgets: bool = False
     interrupts: Interrupts = field(default_factory=Interrupts)
     pastes: ExitStack = field(default_factory=ExitStack)
     thinks: bool = False
@@ -104,6 +106,7 @@ class Chat:
         """Go on with another session."""
         self.session, self.name, self.system = session, name, system
         self.messages.clear()
+        self.forgets = False
         if self.backup is not None:
             self.backup.unlink(missing_ok=True)
 

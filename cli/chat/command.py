@@ -15,7 +15,7 @@ import typer
 import edgekv
 from edgekv.cli.files import checked_texts, found_files, readable
 from edgekv.cli.measure_heads import MeasureHeads, measure_at_first_use
-from edgekv.cli.render import console, reading_bar, say
+from edgekv.cli.render import console, reading_bar, remembered, say
 from edgekv.cli.settings import preset_names, preset_options
 from edgekv.cli.shared_options import Raw, System, opened, reply_arguments, with_common_options, with_reply_options
 from edgekv.cli.wording import worded
@@ -31,7 +31,7 @@ from .chat import Chat, Message, interrupt_cancels, new_session, saved_session, 
 from .commands import COMMANDS, is_command, run_command
 from .earlier import show_last
 from .lines import Typed, lines
-from .status import bottom_line
+from .status import bottom_line, tell_forgetting
 from .terminal_ui import TerminalUI, terminal_ui
 from .undo import give_back, hand_back
 
@@ -117,7 +117,7 @@ def chat(
                 talk.backup = folder.path / "chat.session"
         say(f"{rt.plan.model.name}, {rt.plan.budget_cells:,} cells; /help lists the commands")
         if conversation.n_past:
-            say(f"{session}: {conversation.n_past:,} tokens seen")
+            say(f"{session}: {remembered(conversation.n_cells, conversation.n_past)}")
             show_last(talk)
         for text in texts:
             say(f"{text.name} goes with your {'message' if message else 'first message'}")
@@ -178,6 +178,7 @@ def reply_to(chat: Chat, message: Message, ui: TerminalUI) -> None:
                     shown.add(piece)
             answered = answered or chat.session.stats.finish_reason != "cancelled"
             ui.figures(chat)
+            tell_forgetting(chat)
     except (edgekv.WorkerError, edgekv.NativeError):
         hand_back(chat, message)
         raise

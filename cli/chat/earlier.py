@@ -14,12 +14,14 @@ from edgekv.generation.request import without_instruction
 from edgekv.prompt.named_files import NamedFile
 from edgekv.prompt.spool import spooled
 from edgekv.prompt.text import PARAGRAPH
+from edgekv.sessions.coverage import Shaded
 
 from .chat import Chat, Message, last_turn
 
 LONG = 256  # tokens of a message that holds a text to ask about
 SHOWN_ASKED, SHOWN_SAID = 64, 512  # tokens that are shown of a message and of a reply
-SHOWN_KEPT = 4096  # tokens that /kept shows at once
+SHOWN_KEPT = 4096  # tokens that /kept shows at once, of messages and of a text
+MESSAGE_MARK = "> "  # before a message that is shown
 SHOWN, SHOWN_FIRST = 20, 4  # messages and replies that /history shows, and a chat that goes on
 
 
@@ -87,7 +89,7 @@ def _show_message(chat: Chat, turn: edgekv.Turn) -> None:
     """Show a message; of a long one its end, where the question is."""
     end = "".join(chat.session.text(turn._replace(start=max(turn.start, turn.stop - SHOWN_ASKED))))
     cut = "... " if turn.stop - turn.start > SHOWN_ASKED else ""
-    say(f"> {cut}{printable(without_instruction(end.rsplit(PARAGRAPH, 1)[-1]))}")
+    say(f"{MESSAGE_MARK}{cut}{printable(without_instruction(end.rsplit(PARAGRAPH, 1)[-1]))}")
 
 
 def _show_reply(chat: Chat, turn: edgekv.Turn) -> None:
@@ -98,7 +100,10 @@ def _show_reply(chat: Chat, turn: edgekv.Turn) -> None:
 
 
 def kept(chat: Chat, argument: str) -> None:
-    """Show the text that was attached last; without one, the last answer. An argument says where to begin."""
+    """Show the user's messages, and the text that was attached last; without one, the last answer.
+
+    An argument shows that text alone, and says where to begin.
+    """
     turn = _attached(chat) or last_turn(chat.session, "assistant") or last_turn(chat.session, "user")
     if turn is None:
         raise edgekv.InputError("nothing was read yet; write /read and the path of a text file, then a message")
@@ -109,9 +114,43 @@ def kept(chat: Chat, argument: str) -> None:
     last = min(n_tokens, first + SHOWN_KEPT)
     console = console_of(stderr=False)
     print_legend(console)
+    if not argument:
+        for message in _newest_messages(chat):
+            print_shades(console, [(MESSAGE_MARK, 0), *_own_words(chat, message)])
     print_shades(console, chat.session.kept(turn._replace(start=turn.start + first, stop=turn.start + last)))
     more = f"; /kept {last} shows what follows" if last < n_tokens else ""
     say(f"tokens {first:,} to {last - 1:,} of {n_tokens:,}{more}")
+
+
+def _newest_messages(chat: Chat) -> list[edgekv.Turn]:
+    """Return the user's newest messages, as many as SHOWN_KEPT tokens of what is shown of them."""
+    messages: deque[edgekv.Turn] = deque()
+    n_shown = 0
+    for turn in chat.session.turns():
+        if turn.role == "user":
+            messages.append(turn)
+            n_shown += _n_own(turn)
+        while n_shown > SHOWN_KEPT:
+            n_shown -= _n_own(messages.popleft())
+    return list(messages)
+
+
+def _n_own(message: edgekv.Turn) -> int:
+    """Return the number of last tokens of a message that hold all that the user has typed."""
+    return min(LONG, message.stop - message.start)
+
+
+def _own_words(chat: Chat, message: edgekv.Turn) -> Iterator[Shaded]:
+    """Yield what the user has typed of a message, in shades: of a long one the last paragraph, the question."""
+    runs = list(chat.session.kept(message._replace(start=message.stop - _n_own(message))))
+    typed = text = "".join(run.text for run in runs)
+    if message.stop - message.start > LONG:
+        typed = without_instruction(text.rsplit(PARAGRAPH, 1)[-1])
+    n_before = len(text) - len(typed)
+    for run in runs:
+        if own := run.text[max(0, n_before) :]:
+            yield run._replace(text=own)
+        n_before -= len(run.text)
 
 
 def _attached(chat: Chat) -> edgekv.Turn | None:

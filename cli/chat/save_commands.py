@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import edgekv
-from edgekv.cli.render import console, packed, printable, say
+from edgekv.cli.render import console, packed, printable, remembered, say
 from edgekv.store.session_names import path_of, save_as, saved_names
 from edgekv.store.transcript import FORMATS, names_format
 
@@ -59,7 +59,7 @@ def load(chat: Chat, name: str) -> None:
         raise edgekv.InputError("nothing is named; write /load and the name of a saved session (/session lists them)")
     session, kept = saved_session(chat.runtime, name, chat.owned, chat.session)
     chat.go_on_with(session, kept, system_of(session))
-    say(f"{name}: {session.n_past:,} tokens seen, {session.n_cells:,} cells")
+    say(f"{name}: {remembered(session.n_cells, session.n_past)}")
     show_last(chat)
 
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import edgekv
-from edgekv.cli.render import console, figures_of, packed, say
+from edgekv.cli.render import console, figures_of, packed, remembered, say
+from edgekv.generation.stats import kept_tokens
 from edgekv.memory.process import peak_resident_bytes
 from edgekv.memory.sizes import format_size
 
@@ -75,6 +76,7 @@ def stats(chat: Chat, _argument: str) -> None:
         plan.model.name,
         *([] if chat.name is None else [f"session {chat.name}"]),
         *_standing(chat),
+        *_forgotten(chat),
         f"planned {format_size(plan.peak_bytes)}",
     ]
     if last.finish_reason:
@@ -88,6 +90,14 @@ def stats(chat: Chat, _argument: str) -> None:
         parts.append(f"over the ceiling {session.n_exceeded} times")
     for line in packed(parts, console.width):
         say(line)
+
+
+def tell_forgetting(chat: Chat) -> None:
+    """Say it if the last reply was the first one after parts of the chat were evicted."""
+    forgets = chat.session.stats.forgotten_tokens > 0
+    if forgets and not chat.forgets:
+        say("older parts of this chat are no longer remembered in full; /kept shows what is left of your messages")
+    chat.forgets = forgets
 
 
 def bottom_line(chat: Chat, width: int) -> str:
@@ -107,12 +117,14 @@ def reply_line(chat: Chat, n_tokens: int, seconds: float, width: int) -> str:
 
 
 def _standing(chat: Chat) -> list[str]:
-    session, plan = chat.session, chat.runtime.plan
-    return [
-        f"{session.n_cells:,} cells of {plan.budget_cells:,}+{plan.block}",
-        *_memory(chat),
-        f"{session.n_past:,} tokens",
-    ]
+    return [remembered(chat.session.n_cells, chat.session.n_past), *_memory(chat)]
+
+
+def _forgotten(chat: Chat) -> list[str]:
+    """The number of forgotten tokens, if there are any."""
+    n_seen = chat.session.n_past
+    n = n_seen - kept_tokens(chat.session.n_cells, n_seen)
+    return [f"{n:,} tokens forgotten (/kept shows of what)"] if n else []
 
 
 def _memory(chat: Chat) -> list[str]:

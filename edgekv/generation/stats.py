@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from edgekv.prompt.tools import ToolCall
 
 
+def kept_tokens(n_cells: int, n_seen: int) -> int:
+    """Return how many of n_seen tokens a head remembers in n_cells. A model without cells keeps all in its states."""
+    return min(n_cells, n_seen) if n_cells else n_seen
+
+
 @dataclass(slots=True)
 class Stats:
     """Figures of one reply. Times are in seconds.
@@ -72,6 +77,16 @@ class Stats:
     peak_rss_bytes: int = 0
     tool_calls: tuple[ToolCall, ...] = ()
     relaxed_tools: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    @property
+    def kept_tokens(self) -> int:
+        """Tokens of the session that a head remembers, on average over heads."""
+        return kept_tokens(self.cells_used, self.tokens_seen)
+
+    @property
+    def forgotten_tokens(self) -> int:
+        """Tokens of the session that a head remembers no more, on average over heads."""
+        return self.tokens_seen - self.kept_tokens
 
     @property
     def prefill_tok_per_s(self) -> float:

@@ -146,15 +146,14 @@ class Replier:
 
     def _usage(self, stats: Stats, n_thought: int) -> Usage:
         plan = self._runtime.plan
-        kept = min(stats.cells_used, stats.tokens_seen)
         return Usage(
             prompt_tokens=stats.reused_tokens + stats.prompt_tokens,
             cached_tokens=stats.reused_tokens,
             completion_tokens=stats.generated_tokens,
             reasoning_tokens=n_thought,
             seen=stats.tokens_seen,
-            kept=kept,
-            evicted=stats.tokens_seen - kept,
+            kept=stats.kept_tokens,
+            evicted=stats.forgotten_tokens,
             evictions=stats.evictions,
             peak_bytes=stats.peak_rss_bytes,
             ceiling_bytes=plan.ceiling_bytes,

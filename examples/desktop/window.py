@@ -148,7 +148,7 @@ class Window(QtWidgets.QMainWindow):
         self.running = None
         self.list.item(self.conversations.index(conversation)).setText(conversation.title)
         self.ceiling.show_peak(stats.peak_rss_bytes)
-        self.statusBar().showMessage(f"{stats.tokens_seen:,} tokens seen, {stats.cells_used:,} of them kept")
+        self.statusBar().showMessage(f"{stats.tokens_seen:,} tokens seen, {stats.kept_tokens:,} of them kept")
         self._set_busy("")
 
     def _failed(self, reason: str) -> None:

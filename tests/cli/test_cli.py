@@ -23,7 +23,7 @@ def test_ask_json_prints_one_object_and_nothing_else(model, book):
     assert set(report) == {
         *("answer", "model", "policy", "budget_cells", "block", "kv_type", "prompt_tokens", "generated_tokens"),
         *("finish_reason", "evictions", "repositions", "budgets", "kv_bytes", "focus", "memory", "timing"),
-        *("drafted_tokens", "accepted_tokens", "passes"),
+        *("drafted_tokens", "accepted_tokens", "passes", "tokens_seen", "kept_tokens", "forgotten_tokens"),
     }
     assert set(report["memory"]) == {
         *("ceiling_bytes", "planned_peak_bytes", "peak_rss_bytes", "times_over_ceiling", "parts"),
@@ -72,7 +72,7 @@ def test_ask_streams_the_answer_to_stdout_and_the_footer_to_stderr(model, book):
     result = run_here("ask", "-m", model, *SMALL, "-f", book, "What?", "--max-tokens", 20)
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip()
-    for word in ("seen", "kept", "cells of 64+32", "tok/s", "peak", "of 4096.0 MiB"):
+    for word in ("remembers ", " tokens", "tok/s", "peak", "of 4096.0 MiB"):
         assert word in result.stderr
 
 
@@ -246,7 +246,7 @@ def test_ctrl_c_in_chat_stops_the_reply_and_keeps_the_session(model, endless_boo
         output.type("\x15/drop")  # Ctrl-U clears the line
         output.wait_for("left out")
         output.type("Hello")
-        output.wait_for("tokens seen")
+        output.wait_for("generation")
         output.type("/exit")
         assert process.wait(LIMIT_S) == 0
     os.close(main)

@@ -31,7 +31,8 @@ def test_a_footer_is_broken_between_two_figures_only(monkeypatch, capsys, width)
     assert all(len(line) <= width for line in lines)
     assert len(lines) == {40: 5, 80: 3, 200: 1}[width]
     assert " · ".join(lines) == (
-        "trained context full · 1,234,567 tokens seen, 131,072 kept · 131,072 cells of 131,072+128 · prompt 0 tok/s · "
+        "trained context full · only 11% kept: do not rely on it · remembers 131,072 of 1,234,567 tokens · "
+        "prompt 0 tok/s · "
         "generation 0 tok/s · peak 99999.0 MiB of 100000.0 MiB"
     )
 
