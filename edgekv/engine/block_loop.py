@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Protocol
 
@@ -21,6 +20,7 @@ from edgekv.store.snapshot_file import CELLS, Section, SnapshotFile, write_snaps
 
 from .block_loop_snapshot import HISTORY, BlockLoopNotes, BlockLoopSnapshot
 from .block_replay import BlockReplay
+from .blocks import HeldBack, blocks, with_last
 from .repositioning import Repositioning
 from .speculation import NgramProposer, SpeculationGate
 from .thread_tuner import ThreadTuner
@@ -265,22 +265,18 @@ class BlockLoop:
             tokens read until then stay in the cache
         probe: tokens that choose the cells to keep by their attention. They are fed after a block, and their cells are
             removed again. Their queries score until UBATCH tokens have come after them; the last block has a probe of
-            its own. Neither a probe nor a replay leaves logits, so the last token of the last block is fed after it
+            its own
         part_ends: end of each part of the probe; empty = one part (`Cache.probe`)
-        want_logits: compute the logits of the last token
+        want_logits: compute the logits of the last token, for a reply. The last tokens of a probed or replayed prompt
+            are fed after the last compaction (`_n_held`)
         observe: called with each token before it is fed, while the logits of the one before are there. Tokens are then
             fed one by one, without a probe, by a policy that feeds no block again
         """
         self._since_probe = None
         self._part_ends = part_ends
-        coming = blocks(tokens, self._options.block)
-        block = next(coming, None)
-        while block is not None:
-            following = next(coming, None)
-            is_last = following is None
-            probed = len(probe) > 0 or self.block_replay.wanted
-            held_back = block[-1:] if want_logits and is_last and probed else []
-            at_once = want_logits and is_last and not held_back
+        n_held = self._n_held(probe) if want_logits else 0
+        held = HeldBack(tokens, n_held)
+        for block, is_last in with_last(blocks(held, self._options.block)):
             *earlier, last = blocks(block, self._options.n_ubatch if observe is None else 1)
             for ubatch in earlier:
                 if observe is not None:
@@ -290,13 +286,30 @@ class BlockLoop:
                     return False
             if observe is not None:
                 observe(last[0])
-                at_once = True
-            self._feed(last[: len(last) - len(held_back)], want_logits=at_once, probe=probe)
+            is_end = is_last and n_held == 0
+            self._feed(last, want_logits=observe is not None or (want_logits and is_end), probe=probe)
             self._compact(probe, is_last=is_last)
-            self._feed(held_back, want_logits=True)
             if not after_ubatch(len(last)):
+                return is_end
+        return self._read_held(held.tokens, after_ubatch, probe)
+
+    def _n_held(self, probe: Sequence[int]) -> int:
+        """Return how many last tokens of a prompt are fed after the last compaction.
+
+        A probe and a replay leave no logits, so it is at least one. A probe's question ends the prompt. If it lay in
+        the cells it would take most of its own attention, and cells from the text. It takes spare cells in their place,
+        and leaves half of them to the reply.
+        """
+        if len(probe) == 0:
+            return int(self.block_replay.wanted)
+        return max(1, min(len(probe), self._options.spare_cells // 2))
+
+    def _read_held(self, tokens: Iterable[int], after_ubatch: Callable[[int], bool], probe: Sequence[int]) -> bool:
+        """Read the last tokens of a prompt, with the logits of the last one; returns True if all were read."""
+        for ubatch, is_last in with_last(blocks(tokens, self._options.n_ubatch)):
+            self._feed(ubatch, want_logits=is_last, probe=probe)
+            if not after_ubatch(len(ubatch)):
                 return is_last
-            block = following
         return True
 
     def step(self, token: int, *, drafts: bool = False) -> None:
@@ -447,10 +460,3 @@ class BlockLoop:
         started = time.perf_counter()
         self._feeder.probe(self.cache, tokens, part_ends)
         self.work.probe_s += time.perf_counter() - started
-
-
-def blocks(tokens: Iterable[int], size: int) -> Iterator[list[int]]:
-    """Cut tokens into lists of `size`, the last one shorter."""
-    iterator = iter(tokens)
-    while block := list(itertools.islice(iterator, size)):
-        yield block
