@@ -79,7 +79,7 @@ def ask(
     with ExitStack() as stack:
         files = stack.enter_context(text_files(file))
         if measure_heads:
-            measure_at_first_use(runtime, known=runtime["focus"])
+            measure_at_first_use(runtime)
         rt = stack.enter_context(opened(runtime))
         session = stack.enter_context(rt.session(system) if begun is None else rt.load_session(begun, log=False))
         _answer(rt, session, lambda bar: session.ask(question, files, **arguments, progress=bar), as_json=as_json)

@@ -93,20 +93,16 @@ def heads(
     console.print(f"{out}: {what}", markup=False, soft_wrap=True)
 
 
-def measure_at_first_use(runtime: dict[str, Any], *, known: bool = False) -> None:
+def measure_at_first_use(runtime: dict[str, Any]) -> None:
     """Measure the table of the model's heads if the default policy would go by one and there is none, and say so.
 
     runtime: the common options
-    known: whether a question is known while texts are read, so that fewer cells are divided
 
     Everything happens in worker processes under the ceiling of the options. Cells stay even, with a line that says
     why, if the model or the ceiling does not allow it. A command that fails anyhow measures nothing.
     """
-    from edgekv.options import divides_known  # other commands show their help without these
-    from edgekv.planning.choice import lacks_table, may_lack_table
+    from edgekv.planning.choice import lacks_table, may_lack_table  # other commands show their help without these
 
-    if known and not divides_known(runtime["budget"]):
-        return
     try:
         path = find_model(runtime["model"])
         if not may_lack_table(path, runtime["policy"], runtime["budget"]):

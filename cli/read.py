@@ -62,7 +62,7 @@ def read(
     with ExitStack() as stack:
         files = stack.enter_context(text_files(file))
         if measure_heads:
-            measure_at_first_use(runtime, known=bool(question))
+            measure_at_first_use(runtime)
         rt = stack.enter_context(opened(runtime))
         if partial.exists() and not force:
             session = stack.enter_context(rt.load_session(partial))

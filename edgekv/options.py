@@ -16,7 +16,6 @@ from .policies import Policy, parse_policy
 if TYPE_CHECKING:
     from .addresses import Server
 
-SMALL_BUDGET = 256  # cells; in smaller budgets carried scores crowd out new ones, and a mean hides one good hit
 RECENT = 32  # newest tokens that are protected by default, unless a probe scores
 LEAST_RECENT, RECENT_SHARE = 4, 16  # under given shares of heads: at least 4, or one cell in 16
 MOST_CELLS = 1 << 30  # the largest budget
@@ -67,20 +66,12 @@ DIVIDED_POLICY = "keydiff(rope=off)+heads"  # the default for few cells on a dev
 MERGED_POLICY = DIVIDED_POLICY + "+merge"  # the same for cells in the processor's memory
 
 
-def divides_known(budget: int | None) -> bool:
-    """Return True if a table divides so many cells while a question is known, by measurement (docs/results)."""
-    return isinstance(budget, int) and budget <= SMALL_BUDGET
-
-
-def default_focus(budget: int | None, *, divided: bool = False, merged: bool = False) -> str:
+def default_focus(*, divided: bool = False, merged: bool = False) -> str:
     """Return the policy that scores by a probe, chosen by measurement (docs/policies.md).
 
     divided, merged: whether the runtime's own policy divides cells by a table of heads, and keeps means
     """
-    if divided and divides_known(budget):
-        return "snapkv(window=64, kernel=15, aggregate=max)+heads" + "+merge" * merged
-    rest = "aggregate=max" if isinstance(budget, int) and budget < SMALL_BUDGET else "carry=0.65"
-    return f"snapkv(window=64, kernel=15, {rest})+critical"
+    return "snapkv(window=64, kernel=61, aggregate=max)" + "+heads" * divided + "+merge" * merged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -314,7 +305,7 @@ class Options:
     def _focus(self) -> Policy:
         """Return the policy that scores by a probe: the one named for it, or the runtime's own if it reads queries."""
         own = self.parsed_policy
-        default = default_focus(self.budget, divided=own.spread == "given", merged=own.merges)
+        default = default_focus(divided=own.spread == "given", merged=own.merges)
         if self.focus_policy is None:
             return own if "queries" in own.reads else parse_policy(default)
         policy = parse_policy(self.focus_policy)

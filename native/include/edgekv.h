@@ -621,7 +621,7 @@ struct edgekv_plan_request {
     uint64_t reserved_bytes; // what the program itself will take beside edgekv after it has planned
 
     struct edgekv_policy policy;       // scores the cells: keydiff
-    struct edgekv_policy probe_policy; // scores by a probe's queries: snapkv and `critical`; a carry of -1 = chosen
+    struct edgekv_policy probe_policy; // scores by a probe's queries: snapkv, the largest weight
 
     uint32_t n_probe;     // longest probe, in tokens: 64; 0 = no probes, and probe_policy is not read
     uint32_t n_sink;      // first positions that are protected: 4

@@ -125,11 +125,11 @@ def test_a_text_that_is_read_measures(new, tmp_path, text_file, options):
     assert tables(tmp_path) == [path_in_cache(new)]
 
 
-@pytest.mark.parametrize("n_cells", [256, 257])
+@pytest.mark.parametrize("n_cells", [1024, 1025])
 def test_a_question_that_is_known_measures_where_its_cells_are_divided(new, tmp_path, text_file, n_cells):
     options = ["-m", new, *SMALL, "--budget", n_cells, "--max-tokens", 2, "--json"]
     ended = run_here("ask", *options, "-f", text_file(words(90)), "What?", stdin=None)
-    few = n_cells == 256
+    few = n_cells == 1024
     assert json.loads(ended.stdout)["policy"] == (DIVIDED if few else EVEN)
     assert (NEW in ended.stderr) is few
     assert tables(tmp_path) == ([path_in_cache(new)] if few else [])

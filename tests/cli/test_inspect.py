@@ -86,7 +86,10 @@ def test_a_terminal_without_colours_shows_marks_below_the_text(asked, report):
     held = {f"{head['layer']}, {head['head']}": head["n_kept"] for head in report["heads"]}
     for name in ("1, 0", "1, 1"):
         assert any(line.strip().startswith(name) and line.endswith(f" {held[name]:,}") for line in lines)
-    assert any(line.startswith("      0 ") and " to " in line for line in lines)
+    for layer in (0, 2):
+        few, many = sorted(head["n_kept"] for head in report["heads"] if head["layer"] == layer)
+        ends = f" {few:,}" if few == many else f" {few:,} to {many:,}"
+        assert any(line.startswith(f"{layer:>7} ") and line.endswith(ends) for line in lines)
     assert max(map(len, lines[2:])) <= 80
 
 

@@ -114,7 +114,7 @@ def check_left_open(path, budget):
         of_python = planned_alike(path, plan)
         if plan.setting.budget == of_python.budget_cells:
             break
-    focus = NativePolicy(parse_policy(default_focus(plan.setting.budget))).fields.as_dict()
+    focus = NativePolicy(parse_policy(default_focus())).fields.as_dict()
     assert plan.probe_policy.as_dict() == focus
     check_equal(plan, of_python)
 
@@ -175,8 +175,8 @@ def test_what_is_opened_takes_what_was_planned(tiny_model):
 def test_defaults_are_those_of_python():
     request, options = library.load().edgekv_plan_request_default(), edgekv.Options()
     assert request.policy.as_dict() == NativePolicy(options.parsed_policy).fields.as_dict()
-    focus = NativePolicy(parse_policy(default_focus(None))).fields.as_dict()
-    assert request.probe_policy.as_dict() == focus | {"carry": -1}
+    focus = NativePolicy(parse_policy(default_focus())).fields.as_dict()
+    assert request.probe_policy.as_dict() == focus
     assert (request.n_probe, request.n_sink) == (options.probe_cells, options.sinks)
     assert request.n_recent == options.recent_cells(512)
     (limit,) = re.findall(r"#define EDGEKV_HEAD_LIMIT (\d+)", HEADER.read_text())

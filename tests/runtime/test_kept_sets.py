@@ -317,8 +317,8 @@ PARTS = (7, 18, 40)
     [
         ("snapkv", {}),
         ("snapkv(window=64, kernel=15, carry=0.65)+critical", {}),
-        ("snapkv(window=64, kernel=31, aggregate=max)", {}),
-        ("snapkv(window=64, kernel=31, aggregate=max)", {"kv_type": "q4_0"}),
+        ("snapkv(window=64, kernel=61, aggregate=max)", {}),
+        ("snapkv(window=64, kernel=61, aggregate=max)", {"kv_type": "q4_0"}),
         ("snapkv(window=9, carry=0.8)", {"reposition": "always"}),
         ("snapkv(aggregate=max, pool_rows=on)", {}),
         ("snapkv+critical+ada(scope=model)", {}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import threading
 
 import pytest
@@ -74,7 +75,7 @@ def test_the_conversation_is_as_after_one_pass_with_that_focus(runtime, path):
         assert turns.count("assistant") == 1
         assert text.count(QUESTION) == 1
         answer = "".join(session.text(next(turn for turn in session.turns() if turn.role == "assistant")))
-        assert text.rstrip().endswith(answer.strip())
+        assert re.sub(r"<\|\w+\|>", "", text).rstrip().endswith(answer.strip())  # a turn has no control tokens
         list(session.chat("And then?", max_tokens=2))  # goes on
         n_past = session.n_past
         session.rewind(n_past - 3)

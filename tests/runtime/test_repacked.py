@@ -40,7 +40,8 @@ def cells(cache):
 
 
 def test_repacking_is_the_default_and_takes_the_bytes_of_other_weights(model):
-    default, plain = (edgekv.plan(model, memory="1GiB", repack=repack, **OPTIONS) for repack in (None, False))
+    options = OPTIONS | {"memory": "1GiB", "focus_policy": "snapkv+critical"}
+    default, plain = (edgekv.plan(model, repack=repack, **options) for repack in (None, False))
     assert (default.repack, default.mmap, plain.repack) == (True, False, False)
     weights = [plan.parts.weights + plan.parts.repacking for plan in (default, plain)]
     assert weights[0] == weights[1]
@@ -70,8 +71,8 @@ def test_kept_sets_are_those_of_the_reference(model, spec, focus):
         reference.check(run.compactions)
 
 
-def test_the_default_focus_reads_w_o(model):
-    with edgekv.Runtime(model, memory="1GiB", **OPTIONS) as runtime:
+def test_a_focus_reads_w_o_of_repacked_weights(model):
+    with edgekv.Runtime(model, memory="1GiB", focus_policy="snapkv+critical", **OPTIONS) as runtime:
         assert runtime.plan.repack
         assert "wo_norm" in runtime.options.parsed_focus.reads
 
@@ -100,7 +101,8 @@ def overwrite(path):
 @pytest.mark.parametrize("spoil", [truncate, overwrite])
 @pytest.mark.parametrize("focus", [False, True], ids=["text", "focus"])
 def test_a_file_that_was_changed_is_a_typed_error_and_cells_stay(own_model, spoil, focus):
-    options = OPTIONS | {"policy": "keydiff" if focus else "snapkv+critical", "focus": focus, "memory": "1GiB"}
+    scored = {"policy": "keydiff", "focus_policy": "snapkv+critical"} if focus else {"policy": "snapkv+critical"}
+    options = OPTIONS | scored | {"focus": focus, "memory": "1GiB"}
     probe = PROBE if focus else ()
     with edgekv.Runtime(own_model, **options) as runtime:
         block_loop, cache = runtime.block_loop, runtime.block_loop.cache

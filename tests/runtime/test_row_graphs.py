@@ -42,6 +42,7 @@ SCORED = [
     "snapkv(window=40, kernel=15)",
     "snapkv(aggregate=max)",
     "snapkv(window=40, kernel=15, aggregate=max, carry=0.65)",
+    "snapkv(window=40, kernel=61, aggregate=max)",
     "snapkv(window=20, kernel=1, pool_rows=on, aggregate=max)",
     "tova",
     "h2o",

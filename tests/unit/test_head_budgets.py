@@ -155,15 +155,14 @@ def test_what_divides_cells_otherwise_is_refused(spec, message):
 
 def test_texts_are_read_without_the_general_question():
     """A question that is known still scores, with cells that are divided alike."""
-    options = Options(memory="1GiB", policy="keydiff+heads", budget=128)
-    assert options.reads_alone
-    assert options.parsed_focus.spec == "snapkv(window=64, kernel=15, aggregate=max)+heads"
-    merged = Options(memory="1GiB", policy="keydiff+heads+merge(cells=8)", budget=128)
-    assert merged.parsed_focus.spec == "snapkv(window=64, kernel=15, aggregate=max)+heads+merge"
-    even = Options(memory="1GiB", policy="keydiff", budget=128)
-    assert even.parsed_focus.spec == "snapkv(window=64, kernel=15, aggregate=max)+critical"
-    more = Options(memory="1GiB", policy="keydiff+heads", budget=257)
-    assert more.parsed_focus.spec == "snapkv(window=64, kernel=15, carry=0.65)+critical"
+    even = "snapkv(window=64, kernel=61, aggregate=max)"
+    for budget in (128, 256, 257, 1024, 4096):
+        options = Options(memory="1GiB", policy="keydiff+heads", budget=budget)
+        assert options.reads_alone
+        assert options.parsed_focus.spec == even + "+heads"
+        merged = Options(memory="1GiB", policy="keydiff+heads+merge(cells=8)", budget=budget)
+        assert merged.parsed_focus.spec == even + "+heads+merge"
+        assert Options(memory="1GiB", policy="keydiff", budget=budget).parsed_focus.spec == even
     assert Options(memory="1GiB", policy="keydiff(rope=off)").reads_alone
     assert not Options(memory="1GiB", policy="keydiff").reads_alone
 

@@ -111,8 +111,8 @@ def test_a_policy_is_a_spec_or_an_object():
 def test_focus_takes_its_queries_from_a_policy_that_reads_some():
     assert Options().parsed_focus.base.name == "snapkv"
     assert Options(focus_policy="tova+caote").parsed_focus.spec == "tova+caote"
-    assert Options(budget=256).parsed_focus.spec == "snapkv(window=64, kernel=15, carry=0.65)+critical"
-    assert Options(budget=255).parsed_focus.spec == "snapkv(window=64, kernel=15, aggregate=max)+critical"
+    for budget in (None, 64, 256, 257, 1 << 20):
+        assert Options(budget=budget).parsed_focus.spec == "snapkv(window=64, kernel=61, aggregate=max)"
     assert Options(policy="h2o").parsed_focus.spec == "h2o"
     assert Options(policy="tova", focus_policy="h2o").parsed_focus.spec == "h2o"
     with pytest.raises(ConfigError, match="focus_policy=l2norm reads no queries"):

@@ -24,9 +24,6 @@ namespace {
 constexpr uint32_t ubatch = 128; // tokens; larger ones read no faster, and their activations take memory
 constexpr double   mib    = 1 << 20;
 
-constexpr uint32_t small_budget  = 256;  // cells; below, a block turns the cache over, and carried scores only crowd out new ones
-constexpr double   default_carry = 0.65; // chosen by measurement (docs/policies.md)
-
 std::string name_of(const std::string & path) { return path.substr(path.find_last_of("/\\") + 1); }
 
 uint64_t total(const edgekv_parts & parts) {
@@ -100,7 +97,7 @@ class Estimates {
                  (*models_.begin()->second)->hparams.n_layer_all,
                  request_.n_probe,
                  n_ctx_train(),
-                 cache_params(1, probe_policy(request_.budget)).ragged != 0,
+                 cache_params(1).ragged != 0,
                  request_.repositions };
     }
 
@@ -163,22 +160,13 @@ class Estimates {
 
     uint32_t n_ctx_train() { return static_cast<uint32_t>(llama_model_n_ctx_train(models_.begin()->second->get())); }
 
-    edgekv_policy probe_policy(uint32_t budget) const {
-        edgekv_policy policy = request_.probe_policy;
-        if (policy.carry < 0) {
-            policy.carry     = budget < small_budget ? 0 : default_carry;
-            policy.aggregate = budget < small_budget ? EDGEKV_AGGREGATE_MAX : EDGEKV_AGGREGATE_MEAN;
-        }
-        return policy;
-    }
-
-    edgekv_cache_params cache_params(uint32_t block, const edgekv_policy & probe_policy) const {
+    edgekv_cache_params cache_params(uint32_t block) const {
         edgekv_cache_params params = {};
         params.n_probe_rows        = request_.n_probe;
         params.repositions         = request_.repositions;
         checked(edgekv_cache_params_for, &request_.policy, block, 0, &params);
         if (request_.n_probe > 0) {
-            checked(edgekv_cache_params_for, &probe_policy, block, 1, &params);
+            checked(edgekv_cache_params_for, &request_.probe_policy, block, 1, &params);
         }
         return params;
     }
@@ -188,8 +176,8 @@ class Estimates {
         edgekv_plan plan        = {};
         plan.ceiling_bytes      = request_.ceiling_bytes;
         plan.setting            = setting;
-        plan.probe_policy       = probe_policy(setting.budget);
-        plan.cache              = cache_params(setting.block, plan.probe_policy);
+        plan.probe_policy       = request_.probe_policy;
+        plan.cache              = cache_params(setting.block);
         plan.n_ubatch           = std::min(setting.block, ubatch);
         plan.n_threads          = request_.n_threads;
         plan.n_ctx_train        = n_ctx_train();
@@ -257,23 +245,20 @@ class Estimates {
 struct edgekv_plan_request edgekv_plan_request_default(void) {
     edgekv_plan_request request = {};
 
-    request.policy.base           = EDGEKV_BASE_KEYDIFF;
-    request.policy.kernel         = 1;
-    request.policy.rounds         = 1;
-    request.probe_policy          = request.policy;
-    request.probe_policy.base     = EDGEKV_BASE_SNAPKV;
-    request.probe_policy.kernel   = 15;
-    request.probe_policy.rows     = 64;
-    request.probe_policy.carry    = -1;
-    request.probe_policy.critical = EDGEKV_CRITICAL_ABSOLUTE;
-    request.probe_policy.alpha    = 0.5;
-    request.probe_policy.epsilon  = 1e-4;
-    request.n_probe               = 64;
-    request.n_sink                = 4;
-    request.n_recent              = 32;
-    request.repack                = -1;
-    request.n_streamed            = -1;
-    request.repositions           = 1;
+    request.policy.base            = EDGEKV_BASE_KEYDIFF;
+    request.policy.kernel          = 1;
+    request.policy.rounds          = 1;
+    request.probe_policy           = request.policy;
+    request.probe_policy.base      = EDGEKV_BASE_SNAPKV;
+    request.probe_policy.kernel    = 61;
+    request.probe_policy.rows      = 64;
+    request.probe_policy.aggregate = EDGEKV_AGGREGATE_MAX;
+    request.n_probe                = 64;
+    request.n_sink                 = 4;
+    request.n_recent               = 32;
+    request.repack                 = -1;
+    request.n_streamed             = -1;
+    request.repositions            = 1;
     return request;
 }
 
