@@ -20,10 +20,10 @@ from edgekv.store.snapshot_file import CELLS, Section, SnapshotFile, write_snaps
 
 from .block_loop_snapshot import HISTORY, BlockLoopNotes, BlockLoopSnapshot
 from .block_replay import BlockReplay
-from .blocks import HeldBack, blocks, with_last
 from .repositioning import Repositioning
 from .speculation import NgramProposer, SpeculationGate
 from .thread_tuner import ThreadTuner
+from .token_blocks import HeldBack, blocks, with_last
 
 Fed = tuple[int, Sequence[int]]  # first position, and the tokens that are fed from there
 NOTHING: Fed = (0, ())

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from edgekv.engine.block_loop import BlockLoop
-from edgekv.engine.blocks import blocks
+from edgekv.engine.token_blocks import blocks
 from edgekv.errors import ConfigError, SessionError, SessionFileError
 from edgekv.generation.request import Logging
 from edgekv.memory.sizes import MIB, format_size
