@@ -19,6 +19,7 @@
     |   |-- SwapError              there is no room to swap out the session that has the cells
     |   `-- SessionEvictedError    the state of a session is gone
     |-- SessionFileError           a saved session cannot be written, read, or gone on with here
+    |-- ArchiveError               an archive cannot be written or read, or is damaged
     |-- DeviceError                a server that lends its device does not answer, or not as it should
     |-- NativeError                the native library is missing, foreign, or reports a failure
     `-- WorkerError                the worker process of an isolated runtime died, or no longer responds
@@ -31,6 +32,7 @@ from __future__ import annotations
 
 __all__ = [
     "AmbiguousModelError",
+    "ArchiveError",
     "BudgetError",
     "CeilingError",
     "CeilingExceededError",
@@ -159,6 +161,10 @@ class SessionEvictedError(SessionError):
 
 class SessionFileError(EdgeKVError):
     """A saved session cannot be written, read, or gone on with here."""
+
+
+class ArchiveError(EdgeKVError):
+    """An archive cannot be written or read, or is not what was written."""
 
 
 class DeviceError(EdgeKVError):

@@ -52,6 +52,11 @@ class Cache:
         self.n_overwritten = 0  # restores and clears so far, each of which may have replaced the cells
         self._native_shares: c.Array[c.c_float] | None = None
 
+    @property
+    def handle(self) -> c.c_void_p:
+        """The cache, for calls of the library."""
+        return self._handle
+
     def share_by(self, shares: Sequence[Sequence[float]]) -> None:
         """Divide cells over heads by these shares, layer by layer, if a policy's `spread` is "given".
 

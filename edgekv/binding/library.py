@@ -19,7 +19,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from edgekv.errors import BudgetError, ConfigError, EdgeKVError, InvalidModelError, NativeError, UnsupportedModelError
+from edgekv.errors import (
+    ArchiveError,
+    BudgetError,
+    ConfigError,
+    EdgeKVError,
+    InvalidModelError,
+    NativeError,
+    UnsupportedModelError,
+)
 
 from . import structs
 
@@ -37,6 +45,7 @@ STATUS_ERRORS: dict[int, type[EdgeKVError]] = {
     6: NativeError,  # EDGEKV_STATUS_OUT_OF_MEMORY
     7: NativeError,  # EDGEKV_STATUS_INTERNAL
     8: NativeError,  # EDGEKV_STATUS_OVER_CEILING; `planning.choice` gives the details
+    9: ArchiveError,  # EDGEKV_STATUS_ARCHIVE
 }
 
 # Messages of llama.cpp and of the allocator if the system refuses memory.
@@ -97,6 +106,9 @@ _CALLS: dict[str, tuple[Any, ...]] = {
     "edgekv_cache_restore": (_P, _P, c.c_size_t),
     "edgekv_cache_restore_numbers": (_P, _P, c.c_size_t),
     "edgekv_cache_restore_rows": (_P, c.c_uint64, _P, c.c_size_t),
+    "edgekv_archive_open": (_P, c.c_int32, c.c_int32, c.c_uint64, _P),
+    "edgekv_archive_append": (_P, _P),
+    "edgekv_cache_recall": (_P, _P, _P, _P),
     "edgekv_product_measure": (c.c_int32, c.c_uint32, c.c_uint32, c.c_uint32, _P),
     "edgekv_rows_convert": (_P, c.c_int32, c.c_uint32, _P, c.c_size_t),
     "edgekv_process_bytes": (_P,),
@@ -125,6 +137,13 @@ _QUERIES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "edgekv_cache_rope_past": (c.c_int32, (_P,)),
     "edgekv_cache_snapshot_bytes": (c.c_uint64, (_P,)),
     "edgekv_snapshot_estimate_bytes": (c.c_uint64, (_P, _P, c.c_uint32, _P)),
+    "edgekv_archive_free": (None, (_P,)),
+    "edgekv_archive_cut": (None, (_P, c.c_int32)),
+    "edgekv_archive_begin": (c.c_int32, (_P,)),
+    "edgekv_archive_end": (c.c_int32, (_P,)),
+    "edgekv_archive_written_bytes": (c.c_uint64, (_P,)),
+    "edgekv_archive_segment_bytes": (c.c_uint64, (_P,)),
+    "edgekv_archive_estimate_bytes": (c.c_uint64, (_P, c.c_uint32, c.c_uint32)),
     "edgekv_row_bytes": (c.c_uint64, (c.c_int32, c.c_uint32)),
     "edgekv_layout_for": (structs.Layout, (c.c_uint32,) * 5),
     "edgekv_process_peak_bytes": (c.c_uint64, ()),

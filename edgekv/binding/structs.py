@@ -305,6 +305,18 @@ class Compaction(Struct):
     )
 
 
+class RecallParams(Struct):
+    """struct edgekv_recall_params"""
+
+    _fields_ = _members(c.c_uint32, "n_cells n_rows before after")
+
+
+class Recall(Struct):
+    """struct edgekv_recall"""
+
+    _fields_ = (("n_cells", c.c_uint32), ("n_scanned", c.c_uint64), *_members(c.c_int64, "scan_us load_us"))
+
+
 class SnapshotKind(Struct):
     """struct edgekv_snapshot_kind"""
 

@@ -34,6 +34,7 @@ enum edgekv_status {
     EDGEKV_STATUS_OUT_OF_MEMORY    = 6, // an allocation failed
     EDGEKV_STATUS_INTERNAL         = 7, // anything else; the message says what
     EDGEKV_STATUS_OVER_CEILING     = 8, // nothing fits the memory ceiling
+    EDGEKV_STATUS_ARCHIVE          = 9, // an archive's file cannot be written or read, or is not what was written
 };
 
 EDGEKV_API uint32_t     edgekv_abi_version(void);

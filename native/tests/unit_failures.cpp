@@ -1,6 +1,7 @@
 // Every allocation of an operation on a cache, and every start of a thread, made to fail, one after the other: the operation
 // fails with a status or does without, the cache is as before, and then the operation comes out as if nothing had happened.
 #include "cache_fixture.h"
+#include "edgekv_archive.h"
 #include "failing.h"
 #include "llama-kv-cache.h"
 
@@ -185,6 +186,52 @@ void test_operations(const Model & model, const char * kv_type) {
     }
 }
 
+// Rows that are archived, and those that a recall brings back.
+void test_archive(const Model & model, const char * kv_type) {
+    const edgekv_policy policy = policy_of(EDGEKV_BASE_KEYDIFF);
+    const Context       context(model, kv_type, 2, roomy);
+    const Cache         cache = open_cache(context, false, needs_of(policy));
+    llama_set_n_threads(context.ctx, 1, 1);
+
+    std::FILE *      file    = std::tmpfile();
+    edgekv_archive * archive = nullptr;
+    CHECK(edgekv_archive_open(cache.get(), fileno(file), 0, UINT64_MAX, &archive, nullptr, 0) == EDGEKV_STATUS_OK);
+    for (int i = 0; i < 4; ++i) {
+        CHECK(feed(cache, n_block) == EDGEKV_STATUS_OK);
+        CHECK(edgekv_archive_append(archive, cache.get(), nullptr, 0) == EDGEKV_STATUS_OK);
+        CHECK(compaction(policy)(cache.get()) == EDGEKV_STATUS_OK);
+    }
+    const Operation recalled = [&](edgekv_cache * c) {
+        const llama_token          tokens[n_probe] = { 5, 7, 11, 13 };
+        const edgekv_recall_params params          = { 6, 0, 4, 2 };
+        edgekv_recall              result          = {};
+        const edgekv_status        status          = edgekv_cache_probe(c, tokens, n_probe, nullptr, 0);
+        return status == EDGEKV_STATUS_OK ? edgekv_cache_recall(c, archive, &params, &result, nullptr, 0) : status;
+    };
+    const Bytes before = save(cache);
+    fail_each("recall", cache, before, recalled, true, compaction(policy));
+    const Operation twice = [&](edgekv_cache * c) {
+        const edgekv_status status = recalled(c);
+        return status == EDGEKV_STATUS_OK ? recalled(c) : status;
+    };
+    CHECK(restore(cache, before) == EDGEKV_STATUS_OK);
+    CHECK(twice(cache.get()) == EDGEKV_STATUS_OK && edgekv_cache_n_cells(cache.get()) == budget + 6);
+    edgekv_archive_free(archive);
+
+    CHECK(feed(cache, 5) == EDGEKV_STATUS_OK);
+    const int32_t   begin    = cache->n_past - 5;
+    const Operation archived = [&](edgekv_cache * c) {
+        edgekv_archive * made   = nullptr;
+        edgekv_status    status = edgekv_archive_open(c, fileno(file), begin, UINT64_MAX, &made, nullptr, 0);
+        status = status == EDGEKV_STATUS_OK ? edgekv_archive_append(made, c, nullptr, 0) : status;
+        CHECK(status != EDGEKV_STATUS_OK || edgekv_archive_end(made) == c->n_past);
+        edgekv_archive_free(made);
+        return status;
+    };
+    fail_each("archive", cache, save(cache), archived);
+    std::fclose(file);
+}
+
 // A probe of two batches that fails after the first one: what that overwrote is no longer taken for the queries of the probe before.
 void test_probe_in_batches(const Model & model, const char * kv_type) {
     constexpr uint32_t    n_long = n_ubatch + 8;
@@ -289,6 +336,7 @@ void test_failures(const char * model_path, const char * kv_type) {
     }
     const Model model(model_path);
     test_operations(model, kv_type);
+    test_archive(model, kv_type);
     test_probe_in_batches(model, kv_type);
     const long n = test_first_feed(model, kv_type, 1, 0);
     test_first_feed(model, kv_type, 2, n - 2); // the last of them are a second thread's

@@ -13,6 +13,7 @@ const char * edgekv_status_name(enum edgekv_status status) {
         case EDGEKV_STATUS_OUT_OF_MEMORY:    return "out of memory";
         case EDGEKV_STATUS_INTERNAL:         return "internal";
         case EDGEKV_STATUS_OVER_CEILING:     return "over ceiling";
+        case EDGEKV_STATUS_ARCHIVE:          return "archive";
     }
     return "unknown";
 }

@@ -185,9 +185,10 @@ edgekv_cache::~edgekv_cache() {
 void edgekv_cache::clear() {
     ctx->get_memory()->clear(false);
     flat_.clear();
-    n_filled_  = 0;
-    n_drafted_ = 0;
-    n_past     = 0;
+    n_filled_   = 0;
+    n_recalled_ = 0;
+    n_drafted_  = 0;
+    n_past      = 0;
     rope_past  = 0;
     n_fresh_   = 0;
     n_missed_  = 0;

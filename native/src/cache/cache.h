@@ -50,6 +50,14 @@ struct edgekv_cache {
     void check_draft(size_t n) const; // throws Error for a longer draft than the cache was opened for
     void probe(const llama_token * tokens, size_t n, const uint32_t * part_ends, size_t n_parts);
     void drop_draft() { n_drafted_ = 0; } // that was not accepted
+
+    // The queries of one KV head that the newest n_rows tokens of the last probe have, 0 = all: (n_group, n, head_dim_k) and the
+    // positions (n,), which go where the caller says.
+    edgekv_queries probe_queries(uint32_t layer, uint32_t head, uint32_t n_rows, float * queries, int32_t * positions) const;
+
+    // Give the next n open rows of every head, which have their rows, to the tokens at these positions: (n_heads, n), ascending of each.
+    void take_recalled(const std::vector<int32_t> & positions, uint32_t n);
+    void drop_recalled(); // what was taken last, unless something was fed since
     void read(uint32_t layer, uint32_t head, bool values, void * dst, size_t dst_size, edgekv_rows & rows) const;
     void read_queries(uint32_t layer, bool probed, float * queries, int32_t * positions, uint32_t & n_rows, float & scale);
 
@@ -64,6 +72,12 @@ struct edgekv_cache {
     uint32_t          n_kept(uint32_t layer, uint32_t head) const; // by the last eviction
     uint32_t          n_cells() const;                             // used per head, on average, rounded up
     uint32_t          n_free() const { return flat_.n_open() - n_filled_; }
+    uint32_t          n_open_used() const { return n_filled_; }   // cells of every head since the last eviction, the newest last
+    uint32_t          n_recalled() const { return n_recalled_; }  // of these, the last ones, if nothing was fed since the recall
+    uint32_t          n_probe() const { return window_ ? window_->n_probe() : 0; } // tokens of the last probe
+    bool              carries_more_than_rows() const; // scores, norms or counts that come with a cell
+    size_t            first_row(uint32_t layer, uint32_t head) const { return head_of(layer, head).first; } // of its pool
+    const std::vector<edgekv_layer> & layers() const { return layers_; }
     uint32_t          n_heads(uint32_t layer) const { return layer < layers_.size() ? layers_[layer].n_head_kv : 0; }
     uint32_t          n_query_heads(uint32_t layer) const { return layer < layers_.size() ? layers_[layer].n_head() : 0; }
     uint64_t          bytes() const;        // in the host's memory
@@ -121,6 +135,7 @@ struct edgekv_cache {
     std::optional<edgekv::RecurrentState> state_;
     std::optional<edgekv::Windows>     windows_;
     uint32_t                           n_filled_  = 0; // open rows in use
+    uint32_t                           n_recalled_ = 0; // of these, the newest, which come from an archive
     uint32_t                           n_drafted_ = 0; // tokens of the last batch that were neither accepted nor dropped
     uint32_t                           n_batch_   = 0; // tokens of that batch
     uint64_t                           draft_     = 0; // which one of the context's it was

@@ -266,6 +266,7 @@ void edgekv_cache::accept() {
 // The next n open rows, which were decoded, hold the next n tokens.
 void edgekv_cache::fill(size_t n) {
     n_filled_ += static_cast<uint32_t>(n);
+    n_recalled_ = 0;
     for (uint32_t il = 0; il < layers_.size(); ++il) {
         for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
             const HeadCells head = cells(il, g);

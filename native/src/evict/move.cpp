@@ -175,7 +175,7 @@ void Compaction::move_heads(edgekv_cache & cache) {
             });
         }
     });
-    cache.n_filled_ = 0;
+    cache.n_filled_ = cache.n_recalled_ = 0;
     cache.stand_in();
     if (cache.state_) {
         cache.state_->reposition(cache.rope_past - 1);

@@ -1,0 +1,103 @@
+// The archive: the rows of every token that was fed, in a file; and recall, which brings some of them back to free cells.
+//
+// Call edgekv_archive_append before each eviction. It writes the keys and values of all tokens that were fed since its last call,
+// as the cache stores them. What is evicted afterwards is not forgotten: edgekv_cache_recall scores every archived key of every head
+// by the queries of the last probe, and gives the best ones cells again, beside those that the head holds.
+//
+// The file is one of the caller's, open for reading and writing. The caller closes it after the archive was freed. It holds segments
+// of EDGEKV_SEGMENT_TOKENS adjacent positions; every row has a checksum, which is compared before the row is used.
+#ifndef EDGEKV_ARCHIVE_H
+#define EDGEKV_ARCHIVE_H
+
+#include "edgekv.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define EDGEKV_SEGMENT_TOKENS 128
+
+struct edgekv_archive;
+
+// Begin an archive of a cache's rows.
+//   fd          : file descriptor; what the file holds is written over
+//   begin       : position of the first token that will be archived
+//   limit_bytes : the file never grows beyond it
+//   EDGEKV_STATUS_INVALID_ARGUMENT  begin is negative or after the next token, or fd is no file
+EDGEKV_API enum edgekv_status edgekv_archive_open(
+     const struct edgekv_cache * cache,
+                       int32_t   fd,
+                       int32_t   begin,
+                      uint64_t   limit_bytes,
+        struct edgekv_archive ** archive,
+                          char * err,
+                        size_t   err_size);
+
+EDGEKV_API void edgekv_archive_free(struct edgekv_archive * archive);
+
+// Write the rows of all tokens that were fed since the last call. None of them may have been evicted.
+// At the limit as many are written as fit, and later calls write nothing: archived are always the positions [begin, end).
+//   EDGEKV_STATUS_ARCHIVE        the file cannot be written; the archive keeps what it had, and later calls write nothing
+//   EDGEKV_STATUS_INVALID_STATE  tokens between `end` and the newest have no cells any more
+EDGEKV_API enum edgekv_status edgekv_archive_append(
+           struct edgekv_archive * archive,
+       const struct edgekv_cache * cache,
+                            char * err,
+                          size_t   err_size);
+
+// Forget the positions from `end` on. The cache goes back by other means.
+EDGEKV_API void edgekv_archive_cut(struct edgekv_archive * archive, int32_t end);
+
+EDGEKV_API int32_t  edgekv_archive_begin(const struct edgekv_archive * archive);
+EDGEKV_API int32_t  edgekv_archive_end(const struct edgekv_archive * archive);
+EDGEKV_API uint64_t edgekv_archive_written_bytes(const struct edgekv_archive * archive); // so far, cut or not
+
+// Bytes of the file for a segment of tokens; of a cache with this shape a token takes cell_bytes, and 8 bytes a head.
+EDGEKV_API uint64_t edgekv_archive_segment_bytes(const struct edgekv_shape * shape);
+
+struct edgekv_recall_params {
+    uint32_t n_cells; // cells of every head that are filled, at most
+    uint32_t n_rows;  // newest tokens of the probe whose queries score; 0 = all
+    uint32_t before;  // a cell's score is the mean of what the cells get that lie up to so many positions before it
+    uint32_t after;   // and so many after it
+};
+
+struct edgekv_recall {
+    uint32_t n_cells;   // cells of every head that were filled
+    uint64_t n_scanned; // keys that were scored, over all heads
+    int64_t  scan_us;
+    int64_t  load_us;
+};
+
+// Fill free cells of every head with archived tokens that it does not hold: those whose keys get most attention from the queries of
+// the last probe. What a key gets is its largest softmax weight over the rows of the probe and the query heads of the group; the
+// softmax runs over all archived keys. Every head gets equally many cells, which the next feed goes after.
+//
+// Cells that the last recall filled are given up, if nothing was fed since. A probe between two recalls sees those of the first.
+//   n_cells of the result : as asked for, or fewer: the free cells, or what the head with the fewest archived tokens lacks
+//   EDGEKV_STATUS_INVALID_STATE  there was no probe; or tokens were fed that are not archived yet, though there is room for them
+//   EDGEKV_STATUS_UNSUPPORTED    keys were turned to other RoPE positions; or a policy carries what archived tokens have none of:
+//                                accumulated scores, norm1(V W_O), means
+//   EDGEKV_STATUS_ARCHIVE        the file cannot be read or is not what was written; the cells are as before, or those of an earlier
+//                                recall are given up
+//   EDGEKV_STATUS_NOT_FINITE     a logit is NaN or infinite; the cells are as before
+EDGEKV_API enum edgekv_status edgekv_cache_recall(
+                struct edgekv_cache * cache,
+        const struct edgekv_archive * archive,
+  const struct edgekv_recall_params * params,
+               struct edgekv_recall * result,
+                               char * err,
+                             size_t   err_size);
+
+// Bytes that an archive holds, and a recall takes while it runs.
+//   n_probe : tokens of a probe, at most
+EDGEKV_API uint64_t edgekv_archive_estimate_bytes(
+                 const struct edgekv_shape * shape,
+                                  uint32_t   n_probe,
+                                  uint32_t   n_cells);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif // EDGEKV_ARCHIVE_H

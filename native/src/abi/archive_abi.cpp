@@ -1,0 +1,58 @@
+// The entry points that work on archives.
+#include "archive/archive.h"
+#include "archive/recall.h"
+#include "edgekv_archive.h"
+#include "hooks/status.h"
+
+#include <algorithm>
+
+using namespace edgekv;
+
+enum edgekv_status edgekv_archive_open(const struct edgekv_cache * cache, int32_t fd, int32_t begin, uint64_t limit_bytes,
+                                       struct edgekv_archive ** archive, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(cache && archive, "cache or archive is NULL");
+        *archive = new edgekv_archive(*cache, fd, begin, limit_bytes);
+    });
+}
+
+void edgekv_archive_free(struct edgekv_archive * archive) { delete archive; }
+
+enum edgekv_status edgekv_archive_append(struct edgekv_archive * archive, const struct edgekv_cache * cache, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(archive && cache, "archive or cache is NULL");
+        archive->append(*cache);
+    });
+}
+
+void edgekv_archive_cut(struct edgekv_archive * archive, int32_t end) {
+    if (archive != nullptr) {
+        archive->cut(end);
+    }
+}
+
+int32_t  edgekv_archive_begin(const struct edgekv_archive * archive) { return archive == nullptr ? 0 : archive->begin(); }
+int32_t  edgekv_archive_end(const struct edgekv_archive * archive) { return archive == nullptr ? 0 : archive->end(); }
+uint64_t edgekv_archive_written_bytes(const struct edgekv_archive * archive) { return archive == nullptr ? 0 : archive->written_bytes(); }
+
+uint64_t edgekv_archive_segment_bytes(const struct edgekv_shape * shape) {
+    return shape == nullptr ? 0 : EDGEKV_SEGMENT_TOKENS * (shape->cell_bytes + uint64_t(shape->n_head_total) * 2 * sizeof(uint32_t));
+}
+
+enum edgekv_status edgekv_cache_recall(struct edgekv_cache * cache, const struct edgekv_archive * archive,
+                                       const struct edgekv_recall_params * params, struct edgekv_recall * result, char * err,
+                                       size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(cache && archive && params && result, "cache, archive, params or result is NULL");
+        cache->drop_draft();
+        const Recall recall(*cache, *archive, *params);
+        *result = recall.commit(*cache);
+    });
+}
+
+uint64_t edgekv_archive_estimate_bytes(const struct edgekv_shape * shape, uint32_t n_probe, uint32_t n_cells) {
+    if (shape == nullptr) {
+        return 0;
+    }
+    return Recall::estimate_bytes(*shape, n_probe, n_cells);
+}

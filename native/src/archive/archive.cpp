@@ -1,0 +1,86 @@
+#include "archive/archive.h"
+
+#include "archive/file_access.h"
+#include "hooks/status.h"
+
+#include <algorithm>
+
+using namespace edgekv;
+
+namespace {
+
+std::vector<RowBytes> row_bytes_of(const edgekv_cache & cache) {
+    std::vector<RowBytes> heads;
+    for (const edgekv_layer & layer : cache.layers()) {
+        const RowBytes row = { static_cast<uint32_t>(layer.k->nb[1]), layer.is_latent() ? 0 : static_cast<uint32_t>(layer.v->nb[1]) };
+        heads.insert(heads.end(), layer.n_head_kv, row);
+    }
+    return heads;
+}
+
+} // namespace
+
+edgekv_archive::edgekv_archive(const edgekv_cache & cache, int fd, int32_t begin, uint64_t limit_bytes) :
+    fd_(fd), file_(fd, row_bytes_of(cache)), begin_(begin), end_(begin) {
+    require(fd >= 0, "fd is no file");
+    require(begin >= 0 && begin <= cache.n_past, "an archive begins at a position that was fed, or at the next one");
+    const uint64_t n_segments = limit_bytes / std::max<uint64_t>(1, file_.segment_bytes());
+    limit_ = static_cast<int32_t>(std::min<uint64_t>(n_segments * SegmentFile::n_tokens, INT32_MAX));
+    uint32_t widest = 0;
+    for (const RowBytes & head : file_.heads()) {
+        widest = std::max({ widest, head.k, head.v });
+    }
+    rows_.resize(size_t(SegmentFile::n_tokens) * widest);
+}
+
+void edgekv_archive::require_same_rows(const edgekv_cache & cache) const {
+    require(row_bytes_of(cache) == file_.heads(), "the archive is of a cache with other rows; begin one with this cache");
+}
+
+void edgekv_archive::append(const edgekv_cache & cache) {
+    require_same_rows(cache);
+    const int32_t to = std::min(cache.n_past, limit_);
+    if (to <= end_ || file_.heads().empty()) {
+        return;
+    }
+    if (cache.n_past - end_ > static_cast<int32_t>(cache.n_open_used())) {
+        fail(EDGEKV_STATUS_INVALID_STATE, "tokens from position %d on are to be archived, but only the newest %u of %d have all their cells; "
+             "append before cells are evicted", end_, cache.n_open_used(), cache.n_past);
+    }
+    llama_synchronize(cache.ctx);
+    const int32_t from = end_;
+    try {
+        for (int32_t p = from; p < to;) {
+            const uint32_t n = std::min<uint32_t>(to - p, SegmentFile::n_tokens - static_cast<uint32_t>(p) % SegmentFile::n_tokens);
+            append_segment(cache, p, n);
+            p += static_cast<int32_t>(n);
+            end_ = p;
+        }
+    } catch (const Error &) {
+        limit_ = end_; // what comes later would leave a gap
+        throw;
+    }
+    const uint64_t first = static_cast<uint32_t>(from) / SegmentFile::n_tokens;
+    const uint64_t last  = static_cast<uint32_t>(to - 1) / SegmentFile::n_tokens;
+    begin_writing_out(fd_, first * file_.segment_bytes(), (last - first + 1) * file_.segment_bytes());
+}
+
+// Write n rows of every head from position p on, all of one segment. Newest tokens lie in the newest open rows of every head.
+void edgekv_archive::append_segment(const edgekv_cache & cache, int32_t p, uint32_t n) {
+    size_t head = 0;
+    for (uint32_t il = 0; il < cache.layers().size(); ++il) {
+        const edgekv_layer & layer = cache.layers()[il];
+        for (uint32_t g = 0; g < layer.n_head_kv; ++g, ++head) {
+            const size_t row = cache.first_row(il, g) + cache.cells(il, g).n - static_cast<uint32_t>(cache.n_past - p);
+            for (const bool values : { false, true }) {
+                ggml_tensor * tensor = values ? layer.v : layer.k;
+                const size_t  size   = values ? file_.heads()[head].v : file_.heads()[head].k;
+                if (size > 0) {
+                    ggml_backend_tensor_get(tensor, rows_.data(), row * size, n * size);
+                    file_.write(head, values, p, n, rows_.data());
+                    written_bytes_ += n * (size + sizeof(uint32_t));
+                }
+            }
+        }
+    }
+}

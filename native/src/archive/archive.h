@@ -1,0 +1,38 @@
+// The rows of a cache's tokens in a file: a run of positions that grows with the text and may be cut.
+#pragma once
+
+#include "archive/segment_file.h"
+#include "cache/cache.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+struct edgekv_archive {
+    edgekv_archive(const edgekv_cache & cache, int fd, int32_t begin, uint64_t limit_bytes);
+
+    // Write the rows of the tokens that the cache was fed since. Throws Error; after one of the file nothing is written any more.
+    void append(const edgekv_cache & cache);
+
+    void cut(int32_t end) { end_ = std::max(begin_, std::min(end_, end)); }
+
+    // Throws Error for a cache whose rows are of other sizes.
+    void require_same_rows(const edgekv_cache & cache) const;
+
+    const edgekv::SegmentFile & file() const { return file_; }
+    int32_t                     begin() const { return begin_; }
+    int32_t                     end() const { return end_; }
+    uint64_t                    written_bytes() const { return written_bytes_; }
+    bool                        is_full() const { return end_ >= limit_; }
+
+  private:
+    void append_segment(const edgekv_cache & cache, int32_t p, uint32_t n);
+
+    int                 fd_;
+    edgekv::SegmentFile file_;
+    int32_t             begin_;
+    int32_t             end_;
+    int32_t             limit_; // first position that there is no room for
+    uint64_t            written_bytes_ = 0;
+    std::vector<char>   rows_; // of one head in a segment
+};

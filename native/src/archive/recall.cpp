@@ -1,0 +1,140 @@
+#include "archive/recall.h"
+
+#include "evict/team.h"
+#include "hooks/aborts.h"
+#include "hooks/status.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace edgekv {
+
+Recall::Recall(const edgekv_cache & cache, const edgekv_archive & archive, const edgekv_recall_params & params) :
+    cache_(cache), archive_(archive), params_(params), n_(0) {
+    if (cache.layers().empty()) { // nothing is ever evicted
+        return;
+    }
+    check();
+    n_ = n_wanted(params.n_cells);
+    positions_.resize(size_t(n_) * cache.shape.n_head_total);
+    if (n_ == 0) {
+        return;
+    }
+    const int64_t start_us = ggml_time_us();
+    llama_synchronize(cache.ctx);
+    const size_t               n_threads = n_workers(cache.shape);
+    std::vector<Scan>          scans;
+    std::vector<BestPositions> bests;
+    for (size_t i = 0; i < n_threads; ++i) {
+        scans.emplace_back(scan_size(cache.shape, cache.n_probe()));
+        bests.emplace_back(n_, params.before, params.after);
+    }
+    std::vector<std::pair<uint32_t, uint32_t>> heads;
+    for (uint32_t il = 0; il < cache.layers().size(); ++il) {
+        for (uint32_t g = 0; g < cache.layers()[il].n_head_kv; ++g) {
+            heads.emplace_back(il, g);
+        }
+    }
+    Team(n_threads).each(heads.size(), [&](size_t head, size_t thread) {
+        scan_head(heads[head].first, heads[head].second, scans[thread], bests[thread]);
+        bests[thread].write(positions_.data() + head * n_);
+    });
+    scan_us_ = ggml_time_us() - start_us;
+}
+
+void Recall::check() const {
+    archive_.require_same_rows(cache_);
+    if (cache_.n_probe() == 0) {
+        throw Error(EDGEKV_STATUS_INVALID_STATE, "there was no probe whose queries could recall");
+    }
+    if (archive_.end() > cache_.n_past || (archive_.end() < cache_.n_past && !archive_.is_full())) {
+        fail(EDGEKV_STATUS_INVALID_STATE, "the archive ends at position %d, but %d tokens were fed; append to it, or cut it", archive_.end(),
+             cache_.n_past);
+    }
+    if (cache_.rope_past != cache_.n_past) {
+        throw Error(EDGEKV_STATUS_UNSUPPORTED, "archived keys have other RoPE positions than those of the cache, which were turned; recall "
+                                               "before keys are turned, or open the cache without repositions");
+    }
+    if (cache_.carries_more_than_rows()) {
+        throw Error(EDGEKV_STATUS_UNSUPPORTED, "an archived token has no accumulated score, no norm1(V W_O) and is no part of a mean; choose a "
+                                               "policy that carries none of these with its cells");
+    }
+}
+
+// As many as are free, and as the head with the fewest archived tokens lacks.
+uint32_t Recall::n_wanted(uint32_t n_cells) const {
+    n_cells = std::min(n_cells, cache_.n_free() + cache_.n_recalled());
+    for (uint32_t il = 0; il < cache_.layers().size(); ++il) {
+        for (uint32_t g = 0; g < cache_.layers()[il].n_head_kv; ++g) {
+            const std::vector<int32_t> has = held(il, g);
+            const auto n_archived = std::count_if(has.begin(), has.end(), [&](int32_t p) { return p >= archive_.begin() && p < archive_.end(); });
+            n_cells = std::min(n_cells, static_cast<uint32_t>(archive_.end() - archive_.begin() - n_archived));
+        }
+    }
+    return n_cells;
+}
+
+// Positions that a head holds beside those of an earlier recall, ascending.
+std::vector<int32_t> Recall::held(uint32_t il, uint32_t g) const {
+    const HeadView       head   = cache_.cells(il, g);
+    const uint32_t       n_held = head.n - cache_.n_recalled();
+    std::vector<int32_t> positions;
+    for (uint32_t i = 0; i < head.n; ++i) {
+        if (head.order[i] < n_held) {
+            positions.push_back(head.position[head.order[i]]);
+        }
+    }
+    return positions;
+}
+
+void Recall::scan_head(uint32_t il, uint32_t g, Scan & scan, BestPositions & best) {
+    const edgekv_layer &       layer = cache_.layers()[il];
+    const std::vector<int32_t> has   = held(il, g);
+    const edgekv_queries       queries = cache_.probe_queries(il, g, params_.n_rows, scan.queries(), scan.positions());
+    const edgekv_rows          format  = { nullptr, layer.k->type, layer.head_dim_k, 0, layer.k->nb[1], 0, 0 };
+    best.begin(archive_.begin(), &has);
+    scan.run(archive_, layer.first_head + g, format, queries, best);
+}
+
+edgekv_recall Recall::commit(edgekv_cache & cache) const {
+    const int64_t     start_us = ggml_time_us();
+    std::vector<char> room(SegmentFile::room(scan_size(cache.shape, 0).row_bytes));
+
+    // from here on only the file can fail, and nothing is allocated
+    const Computing computing;
+    cache.drop_recalled();
+    for (uint32_t il = 0; il < cache.layers().size(); ++il) {
+        const edgekv_layer & layer = cache.layers()[il];
+        for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
+            const size_t    head      = layer.first_head + g;
+            const int32_t * positions = positions_.data() + head * n_;
+            const size_t    row       = cache.first_row(il, g) + cache.cells(il, g).n;
+            for (const bool values : { false, true }) {
+                ggml_tensor * tensor = values ? layer.v : layer.k;
+                const size_t  size   = values ? archive_.file().heads()[head].v : archive_.file().heads()[head].k;
+                for (uint32_t i = 0; size > 0 && i < n_; ++i) {
+                    const char * bytes = archive_.file().read(head, values, positions[i], 1, room.data());
+                    ggml_backend_tensor_set(tensor, bytes, (row + i) * size, size);
+                }
+            }
+        }
+    }
+    cache.take_recalled(positions_, n_);
+    return { n_, uint64_t(archive_.end() - archive_.begin()) * cache.shape.n_head_total, scan_us_, ggml_time_us() - start_us };
+}
+
+size_t Recall::n_workers(const edgekv_shape & shape) { return std::max(1u, std::min(shape.n_threads, shape.n_head_total)); }
+
+uint64_t Recall::estimate_bytes(const edgekv_shape & shape, uint32_t n_probe, uint32_t n_cells) {
+    const ScanSize size     = scan_size(shape, n_probe);
+    const uint64_t a_thread = Scan::bytes(size) + BestPositions::bytes(n_cells, 0, 0) + shape.n_cells_max * sizeof(int32_t);
+    const uint64_t a_head   = n_cells * sizeof(int32_t) + sizeof(RowBytes) + sizeof(uint64_t);
+    return n_workers(shape) * a_thread + shape.n_head_total * a_head + 2 * SegmentFile::room(size.row_bytes);
+}
+
+ScanSize Recall::scan_size(const edgekv_shape & shape, uint32_t n_probe) {
+    const uint32_t dim = std::max(shape.head_dim_k, shape.head_dim_v);
+    return { shape.head_dim_k, shape.n_group_max, n_probe, dim * static_cast<uint32_t>(sizeof(float)) };
+}
+
+} // namespace edgekv

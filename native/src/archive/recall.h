@@ -1,0 +1,43 @@
+// A recall: which archived tokens each head lacks most, and their rows in free cells.
+#pragma once
+
+#include "archive/archive.h"
+#include "archive/scan.h"
+#include "edgekv_archive.h"
+
+#include <cstdint>
+#include <vector>
+
+namespace edgekv {
+
+// Made over a constant cache, which `commit` alone changes.
+class Recall {
+  public:
+    // Scans. Throws Error.
+    Recall(const edgekv_cache & cache, const edgekv_archive & archive, const edgekv_recall_params & params);
+
+    // Throws Error where rows cannot be read; then the cells are as before, without those of an earlier recall.
+    edgekv_recall commit(edgekv_cache & cache) const;
+
+    // Bytes that an archive holds, and a recall takes.
+    static uint64_t estimate_bytes(const edgekv_shape & shape, uint32_t n_probe, uint32_t n_cells);
+
+  private:
+    static ScanSize scan_size(const edgekv_shape & shape, uint32_t n_probe);
+    static size_t   n_workers(const edgekv_shape & shape);
+
+    void     check() const;
+    uint32_t n_wanted(uint32_t n_cells) const;
+    void     scan_head(uint32_t il, uint32_t g, Scan & scan, BestPositions & best);
+
+    std::vector<int32_t> held(uint32_t il, uint32_t g) const;
+
+    const edgekv_cache &   cache_;
+    const edgekv_archive & archive_;
+    edgekv_recall_params   params_;
+    uint32_t               n_;         // cells of every head that are filled
+    std::vector<int32_t>   positions_; // (n_heads, n_) ascending of each head
+    int64_t                scan_us_ = 0;
+};
+
+} // namespace edgekv

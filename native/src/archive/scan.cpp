@@ -1,0 +1,170 @@
+#include "archive/scan.h"
+
+#include "hooks/status.h"
+#include "kernels/kernels.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+namespace edgekv {
+
+BestPositions::BestPositions(uint32_t n, uint32_t before, uint32_t after) :
+    n_(n), before_(static_cast<int32_t>(before)), after_(static_cast<int32_t>(after)), weights_(size_t(before) + after + 1) {
+    best_.reserve(n);
+}
+
+void BestPositions::begin(int32_t first, const std::vector<int32_t> * held) {
+    first_ = next_ = first;
+    held_          = held;
+    n_passed_      = 0;
+    best_.clear();
+}
+
+void BestPositions::add(float weight) {
+    weights_[static_cast<uint32_t>(next_) % weights_.size()] = weight;
+    ++next_;
+    if (next_ - first_ > after_) {
+        consider(next_ - 1 - after_);
+    }
+}
+
+void BestPositions::finish() {
+    for (int32_t p = std::max(first_, next_ - after_); p < next_; ++p) {
+        consider(p);
+    }
+    std::sort(best_.begin(), best_.end(), [](const Scored & a, const Scored & b) { return a.position < b.position; });
+}
+
+// Positions come in ascending order.
+void BestPositions::consider(int32_t position) {
+    while (n_passed_ < held_->size() && (*held_)[n_passed_] < position) {
+        ++n_passed_;
+    }
+    if (n_ == 0 || (n_passed_ < held_->size() && (*held_)[n_passed_] == position)) {
+        return;
+    }
+    const int32_t begin = std::max(first_, position - before_);
+    const int32_t end   = std::min(next_, position + after_ + 1);
+    double        sum   = 0.0;
+    for (int32_t p = begin; p < end; ++p) {
+        sum += weights_[static_cast<uint32_t>(p) % weights_.size()];
+    }
+    const Scored found = { static_cast<float>(sum / (end - begin)), position };
+    if (best_.size() == n_) {
+        if (!(found > best_.front())) {
+            return;
+        }
+        std::pop_heap(best_.begin(), best_.end(), std::greater<>());
+        best_.pop_back();
+    }
+    best_.push_back(found);
+    std::push_heap(best_.begin(), best_.end(), std::greater<>());
+}
+
+void BestPositions::write(int32_t * positions) const {
+    std::transform(best_.begin(), best_.end(), positions, [](const Scored & scored) { return scored.position; });
+}
+
+template <typename F> void Scan::each(Scan * scan, const ScanSize & size, F f) {
+    const size_t n_tokens = SegmentFile::n_tokens;
+    const size_t n_panels = (size_t(size.n_group) * size.n_probe + n_lanes - 1) / n_lanes;
+    const auto   array    = [&](auto Scan::* member, size_t n) { f(scan != nullptr ? &(scan->*member) : nullptr, member, n); };
+    array(&Scan::room_, SegmentFile::room(size.row_bytes));
+    array(&Scan::keys_, n_tokens * size.dim);
+    array(&Scan::queries_, size_t(size.n_group) * size.n_probe * size.dim);
+    array(&Scan::positions_, size.n_probe);
+    array(&Scan::panels_, n_panels * size.dim * n_lanes);
+    array(&Scan::most_, n_panels * n_lanes);
+    array(&Scan::sums_, n_panels * n_lanes);
+    array(&Scan::factors_, n_panels * n_lanes);
+    array(&Scan::logits_, n_tokens * n_lanes);
+    array(&Scan::weights_, n_tokens);
+}
+
+Scan::Scan(const ScanSize & size) {
+    each(this, size, [](auto * vector, auto, size_t n) { vector->resize(n); });
+}
+
+size_t Scan::bytes(const ScanSize & size) {
+    size_t sum = 0;
+    each(nullptr, size, [&](auto * vector, auto, size_t n) { sum += n * sizeof((*vector)[0]); });
+    return sum;
+}
+
+// Lay the queries out as the columns of panels, times their scale. The last panel is filled up with the last query.
+void Scan::fill_panels(const edgekv_queries & queries) {
+    const size_t n_all = size_t(queries.n_head) * queries.n_rows;
+    n_panels_          = (n_all + n_lanes - 1) / n_lanes;
+    for (size_t i = 0; i < n_panels_ * n_lanes; ++i) {
+        const size_t  flat  = std::min(i, n_all - 1);
+        const float * query = queries.data + flat * queries.dim;
+        float *       panel = panels_.data() + i / n_lanes * queries.dim * n_lanes + i % n_lanes;
+        for (size_t k = 0; k < queries.dim; ++k) {
+            panel[k * n_lanes] = queries.scale * query[k];
+        }
+        most_[i] = queries.sinks != nullptr ? queries.sinks[flat / queries.n_rows] : -INFINITY;
+        sums_[i] = queries.sinks != nullptr ? 1.0f : 0.0f;
+    }
+}
+
+// Call f(n) for each segment's keys of a head, which then lie in keys_.
+template <typename F>
+void Scan::each_tile(const edgekv_archive & archive, size_t head, const edgekv_rows & format, bool first, F f) {
+    for (int32_t p = archive.begin(); p < archive.end();) {
+        const uint32_t left = SegmentFile::n_tokens - static_cast<uint32_t>(p) % SegmentFile::n_tokens;
+        const uint32_t n    = std::min<uint32_t>(left, static_cast<uint32_t>(archive.end() - p));
+        edgekv_rows    rows = format;
+        rows.data           = archive.file().read(head, false, p, n, room_.data(), first);
+        rows.n              = n;
+        Rows(rows).read(0, n, keys_.data());
+        f(n);
+        p += static_cast<int32_t>(n);
+    }
+}
+
+void Scan::run(const edgekv_archive & archive, size_t head, const edgekv_rows & format, const edgekv_queries & queries, BestPositions & best) {
+    fill_panels(queries);
+    int32_t    n_seen[n_lanes];
+    const auto attend = [&](size_t i, uint32_t n) { // logits_ then holds exp(logit - most so far)
+        std::fill_n(n_seen, n_lanes, static_cast<int32_t>(n));
+        AttentionPanel panel = {};
+        panel.n_cells        = n;
+        panel.dim_k          = queries.dim;
+        panel.queries        = panels_.data() + i * queries.dim * n_lanes;
+        panel.keys           = keys_.data();
+        panel.n_seen         = n_seen;
+        panel.softcap        = queries.softcap;
+        panel.logits         = logits_.data();
+        panel.most           = most_.data() + i * n_lanes;
+        panel.sums           = sums_.data() + i * n_lanes;
+        kernels().attend_panel(panel);
+    };
+    each_tile(archive, head, format, true, [&](uint32_t n) {
+        for (size_t i = 0; i < n_panels_; ++i) {
+            attend(i, n);
+        }
+    });
+    for (size_t i = 0; i < n_panels_ * n_lanes; ++i) {
+        if (!std::isfinite(sums_[i])) {
+            throw Error(EDGEKV_STATUS_NOT_FINITE, "a product of a query and an archived key is NaN or infinite; the model's weights may be "
+                                                  "damaged");
+        }
+        factors_[i] = 1.0f / sums_[i];
+    }
+    each_tile(archive, head, format, false, [&](uint32_t n) {
+        std::fill_n(weights_.begin(), n, 0.0f);
+        for (size_t i = 0; i < n_panels_; ++i) {
+            attend(i, n); // the largest logit is known, so these are the weights but for the factor
+            for (uint32_t j = 0; j < n; ++j) {
+                for (size_t lane = 0; lane < n_lanes; ++lane) {
+                    weights_[j] = std::max(weights_[j], logits_[j * n_lanes + lane] * factors_[i * n_lanes + lane]);
+                }
+            }
+        }
+        std::for_each(weights_.begin(), weights_.begin() + n, [&](float weight) { best.add(weight); });
+    });
+    best.finish();
+}
+
+} // namespace edgekv

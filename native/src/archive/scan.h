@@ -1,0 +1,94 @@
+// What the archived keys of a head get from a few queries, and the cells that are worth most.
+#pragma once
+
+#include "archive/archive.h"
+#include "rows/rows.h"
+
+#include <cstdint>
+#include <vector>
+
+namespace edgekv {
+
+// The positions whose neighbourhood gets most, of those that a head does not hold.
+class BestPositions {
+  public:
+    // The score of a position is the mean of the weights from `before` positions before it to `after` after it, as far as there are
+    // any. held: positions that are passed over, ascending
+    BestPositions(uint32_t n, uint32_t before, uint32_t after);
+
+    void begin(int32_t first, const std::vector<int32_t> * held);
+    void add(float weight); // of the next position
+    void finish();          // no position follows
+
+    // Of equal scores later positions are the better ones. Ascending.
+    void write(int32_t * positions) const;
+    uint32_t n() const { return static_cast<uint32_t>(best_.size()); }
+
+    static size_t bytes(uint32_t n, uint32_t before, uint32_t after) { return n * sizeof(Scored) + (before + after + 1) * sizeof(float); }
+
+  private:
+    struct Scored {
+        float   score;
+        int32_t position;
+
+        bool operator>(const Scored & other) const { return score > other.score || (score == other.score && position > other.position); }
+    };
+
+    void consider(int32_t position);
+
+    uint32_t                     n_;
+    int32_t                      before_;
+    int32_t                      after_;
+    int32_t                      first_ = 0;
+    int32_t                      next_  = 0; // position of the next weight
+    const std::vector<int32_t> * held_  = nullptr;
+    size_t                       n_passed_ = 0; // of those held
+    std::vector<float>           weights_;      // a ring of the newest
+    std::vector<Scored>          best_;         // a heap, the least on top
+};
+
+// How many numbers a scan works in.
+struct ScanSize {
+    uint32_t dim;       // of a key, at most
+    uint32_t n_group;   // query heads of a KV head, at most
+    uint32_t n_probe;   // rows of a probe
+    uint32_t row_bytes; // of a key or a value, at most
+};
+
+// Scores the archived keys of one head after another. One thread has one.
+class Scan {
+  public:
+    explicit Scan(const ScanSize & size);
+
+    // Queries of n rows of all heads of a group, (n_head, n, dim), go here, and their positions; their softmax has the sinks
+    // (n_head,) in its sum, unless NULL.
+    float *   queries() { return queries_.data(); }
+    int32_t * positions() { return positions_.data(); }
+
+    // Give `best` what every archived key gets: the largest weight over all queries. Throws Error where the file is not what was
+    // written, or a logit is not finite.
+    void run(const edgekv_archive & archive, size_t head, const edgekv_rows & format, const edgekv_queries & queries, BestPositions & best);
+
+    char * room() { return room_.data(); } // for the rows of a head in a segment
+
+    static size_t bytes(const ScanSize & size);
+
+  private:
+    template <typename F> static void each(Scan * scan, const ScanSize & size, F f);
+    template <typename F> void        each_tile(const edgekv_archive & archive, size_t head, const edgekv_rows & format, bool first, F f);
+    void                              fill_panels(const edgekv_queries & queries);
+
+    size_t               n_panels_ = 0;
+    std::vector<char>    room_;
+    std::vector<float>   keys_;      // (n_tokens, dim) of a segment
+    std::vector<float>   queries_;   // (n_group, n_probe, dim)
+    std::vector<int32_t> positions_; // (n_probe,)
+    std::vector<float>   panels_;    // (panels, dim, n_lanes)
+    std::vector<float>   most_;      // (panels, n_lanes)
+    std::vector<float>   sums_;      // likewise
+    std::vector<float>   factors_;   // likewise, 1 over the sums of all keys
+    std::vector<float>   logits_;    // (n_tokens, n_lanes)
+    std::vector<float>   weights_;   // (n_tokens,)
+};
+
+} // namespace edgekv

@@ -1,0 +1,50 @@
+// A file of rows by position: segments of adjacent positions, and in each the rows of one head after another's.
+#pragma once
+
+#include "edgekv_archive.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace edgekv {
+
+// Bytes of a row of one head.
+struct RowBytes {
+    uint32_t k;
+    uint32_t v; // 0 where the value is a part of the key
+
+    bool operator==(const RowBytes & other) const { return k == other.k && v == other.v; }
+};
+
+// What a segment has of a head: checksums of its keys, the keys, and the same of its values. Where all of it lies follows from the
+// position and the head, so there is no index, and memory does not grow with the file. Several threads may read at once.
+class SegmentFile {
+  public:
+    static constexpr uint32_t n_tokens = EDGEKV_SEGMENT_TOKENS; // of a segment
+
+    SegmentFile(int fd, std::vector<RowBytes> heads);
+
+    const std::vector<RowBytes> & heads() const { return heads_; }
+    uint64_t                      segment_bytes() const { return begins_.back(); }
+    static uint64_t               bytes_of(const RowBytes & head) { return n_tokens * (2 * sizeof(uint32_t) + uint64_t(head.k) + head.v); }
+
+    // Room for the keys or the values of a head in a segment, with their checksums.
+    static size_t room(uint32_t row_bytes) { return n_tokens * (sizeof(uint32_t) + size_t(row_bytes)); }
+
+    // Write n rows from position p on, all of one segment: keys, or values. `rows` are adjacent.
+    void write(size_t head, bool values, int32_t p, uint32_t n, const char * rows);
+
+    // Read n rows from position p on likewise, to `room`, and return where they begin there. Throw Error(EDGEKV_STATUS_ARCHIVE) where
+    // they are not what was written. first: with false, checksums are not compared once more
+    const char * read(size_t head, bool values, int32_t p, uint32_t n, char * room, bool first = true) const;
+
+  private:
+    uint64_t place(size_t head, bool values, int32_t p) const; // of the checksums of the segment that p lies in
+
+    int                   fd_;
+    std::vector<RowBytes> heads_;
+    std::vector<uint64_t> begins_; // of every head in a segment, and the end of the last
+};
+
+} // namespace edgekv

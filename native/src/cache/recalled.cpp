@@ -1,0 +1,49 @@
+// Cells that an archive gives back: what a recall reads of a cache, and how its tokens get their cells.
+#include "cache/cache.h"
+
+#include <algorithm>
+#include <numeric>
+
+using namespace edgekv;
+
+bool edgekv_cache::carries_more_than_rows() const { return params_.accumulates != 0 || params_.wo_norms != 0 || params_.n_merged > 0; }
+
+edgekv_queries edgekv_cache::probe_queries(uint32_t il, uint32_t g, uint32_t n_rows, float * queries, int32_t * positions) const {
+    const edgekv_layer & layer = layers_[il];
+    const uint32_t       n     = n_rows > 0 ? std::min(n_rows, n_probe()) : n_probe();
+    const float          scale = window_->read(il, g * layer.n_group, layer.n_group, true, n_past, { n, 0 }, true, n_past - rope_past, nullptr,
+                                               queries, positions);
+    const float *        sinks = layer.sinks.empty() ? nullptr : &layer.sinks[g * layer.n_group];
+    return { queries, positions, layer.n_group, n, layer.head_dim_k, positions[n - 1] + 1, scale, softcap_, sinks };
+}
+
+void edgekv_cache::take_recalled(const std::vector<int32_t> & positions, uint32_t n) {
+    n_drafted_ = 0;
+    n_filled_ += n;
+    n_recalled_ = n;
+    const int32_t * next = positions.data();
+    for (uint32_t il = 0; il < layers_.size(); ++il) {
+        for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g, next += n) {
+            const HeadCells head  = cells(il, g);
+            const uint32_t  first = head.n - n;
+            std::copy_n(next, n, head.position + first);
+            if (head.rope_position != nullptr) {
+                std::copy_n(next, n, head.rope_position + first); // no key was turned yet
+            }
+            std::iota(head.order + first, head.order + head.n, first);
+            const auto is_earlier = [&](uint32_t a, uint32_t b) { return head.position[a] < head.position[b]; };
+            std::inplace_merge(head.order, head.order + first, head.order + head.n, is_earlier);
+        }
+    }
+}
+
+void edgekv_cache::drop_recalled() {
+    for (uint32_t il = 0; n_recalled_ > 0 && il < layers_.size(); ++il) {
+        for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
+            const HeadCells head = cells(il, g);
+            std::remove_if(head.order, head.order + head.n, [&](uint32_t cell) { return cell >= head.n - n_recalled_; });
+        }
+    }
+    n_filled_ -= n_recalled_;
+    n_recalled_ = 0;
+}

@@ -1,0 +1,340 @@
+"""The archive of a cache: what comes back is to the bit what left, and it is what the reference would choose."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+import numpy as np
+import pytest
+from cache_arrays import read_rows
+from reference_quant import rotate
+
+from edgekv.binding.cache import Cache
+from edgekv.binding.row_archive import RowArchive
+from edgekv.errors import ArchiveError, ConfigError, NativeError, UnsupportedModelError
+from edgekv.policies import Head, parse_policy
+from edgekv.policies.recall import recall_scores
+
+BLOCK, BUDGET = 32, 64
+N_TOKENS = 300
+SPAN = {"before": 20, "after": 10}
+HEADS = list(np.ndindex(2, 2))
+SAME = 1e-4  # share of a score within which float32 may take another position
+SEGMENT = 128  # EDGEKV_SEGMENT_TOKENS
+
+
+@pytest.fixture(scope="module")
+def open_archived(open_runtime):
+    """A function that opens a runtime whose cells carry nothing but rows."""
+
+    def open_archived(**options):
+        return open_runtime(**{"policy": "keydiff", "focus_policy": "snapkv", "reposition": "never"} | options)
+
+    return open_archived
+
+
+def tokens_of(n, seed=1):
+    return np.random.default_rng(seed).integers(3, 250, n).tolist()
+
+
+@pytest.fixture
+def file():
+    with tempfile.TemporaryFile(buffering=0) as file:
+        yield file
+
+
+def archived(runtime, file, tokens, *, limit=1 << 30, before_eviction=lambda cache: None):
+    """Feed tokens block by block, archive each and evict; returns cache and archive."""
+    cache = runtime.block_loop.cache
+    cache.clear()
+    archive = RowArchive(cache, file.fileno(), 0, limit)
+    for first in range(0, len(tokens), BLOCK):
+        cache.feed(tokens[first : first + BLOCK])
+        archive.append(cache)
+        before_eviction(cache)
+        cache.compact(runtime.options.parsed_policy, BUDGET, n_sink=4, recent=8)
+    return cache, archive
+
+
+def rows_by_position(cache):
+    """(layer, head, position) -> its key and its value, as they are stored."""
+    found = {}
+    for at in HEADS:
+        keys, values = (cache.rows(*at, values=values)[0] for values in (False, True))
+        for position, *row in zip(cache.positions(*at).tolist(), keys, values, strict=True):
+            found[(*at, position)] = tuple(part.tobytes() for part in row)
+    return found
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
+@pytest.mark.parametrize("policy", ["keydiff", "snapkv+ada"])
+def test_recalled_rows_are_to_the_bit_those_that_were_evicted(open_archived, file, kv_type, policy):
+    with open_archived(kv_type=kv_type, policy=policy) as rt:
+        written = {}
+        cache, archive = archived(
+            rt, file, tokens_of(N_TOKENS), before_eviction=lambda it: written.update(rows_by_position(it))
+        )
+        hot = [set(cache.positions(*at).tolist()) for at in HEADS]
+        cache.probe(tokens_of(12, seed=2))
+        n_free = cache.n_free
+        found = archive.recall(cache, 16, **SPAN)
+        assert (found.n_cells, found.n_scanned, cache.n_free) == (16, N_TOKENS * len(HEADS), n_free - 16)
+        assert rows_by_position(cache).items() <= written.items()
+        for at, before in zip(HEADS, hot, strict=True):
+            now = cache.positions(*at).tolist()
+            assert now == sorted(set(now))
+            assert before < set(now)
+            assert len(now) == len(before) + 16
+        archive.close()
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
+@pytest.mark.parametrize("n_rows", [0, 5])
+def test_what_is_recalled_is_what_the_reference_finds_best(open_archived, file, kv_type, n_rows):
+    with open_archived(kv_type=kv_type) as rt:
+        keys = {at: [] for at in HEADS}
+
+        def note(cache):
+            for at in HEADS:
+                keys[at].append(read_rows(cache, *at)[len(cache.positions(*at)) - cache_fresh(cache) :])
+
+        def cache_fresh(cache):
+            return (cache.n_past - 1) % BLOCK + 1
+
+        cache, archive = archived(rt, file, tokens_of(N_TOKENS), before_eviction=note)
+        held = {at: cache.positions(*at) for at in HEADS}
+        cache.probe(tokens_of(12, seed=2))
+        probed = [cache.queries(layer, probed=True) for layer in range(2)]
+        archive.recall(cache, 24, n_rows=n_rows, **SPAN)
+        for layer, g in HEADS:
+            queries, rows, scale = probed[layer]
+            group = queries.reshape(2, -1, *queries.shape[1:])[g][:, -n_rows:].astype(np.float64)
+            rotation = cache.row_format(layer).rotation
+            group = rotate(group, rotation) if rotation else group
+            head = Head(
+                keys=np.concatenate(keys[layer, g]),
+                values=np.empty((N_TOKENS, 0)),
+                positions=np.arange(N_TOKENS),
+                queries=group,
+                query_positions=rows[-n_rows:],
+                scale=scale,
+            )
+            scores = recall_scores(head, **SPAN)
+            scores[held[layer, g]] = -np.inf
+            least = np.sort(scores)[-24]
+            recalled = np.setdiff1d(cache.positions(layer, g), held[layer, g])
+            assert len(recalled) == 24
+            assert scores[recalled].min() >= least * (1 - SAME)
+        archive.close()
+
+
+def test_a_recall_of_everything_gives_the_logits_of_a_full_cache(open_archived, file):
+    """One block, so that no row was computed with fewer cells."""
+    with open_archived(block=128) as rt:
+        tokens, question = tokens_of(128), tokens_of(9, seed=3)
+        cache = rt.block_loop.cache
+        cache.feed(tokens)
+        cache.feed(question, want_logits=True)
+        full = rt.context.logits_array().copy()
+        cache.clear()
+        cache.feed(tokens)
+        archive = RowArchive(cache, file.fileno(), 0, 1 << 30)
+        archive.append(cache)
+        cache.compact(rt.options.parsed_policy, BUDGET)
+        snapshot = cache.snapshot()
+        cache.feed(question, want_logits=True)
+        assert np.abs(rt.context.logits_array() - full).max() > 0.1 * full.std()
+        cache.restore(snapshot)
+        cache.probe(question)
+        assert archive.recall(cache, 1000, **SPAN).n_cells == 64
+        cache.feed(question, want_logits=True)
+        np.testing.assert_allclose(rt.context.logits_array(), full, atol=2e-3 * full.std())
+        archive.close()
+
+
+def test_a_second_recall_takes_the_place_of_the_first(open_archived, file):
+    with open_archived() as rt:
+        cache, archive = archived(rt, file, tokens_of(N_TOKENS))
+        hot = {at: cache.positions(*at).tolist() for at in HEADS}
+        first, second = tokens_of(12, seed=2), tokens_of(12, seed=3)
+        cache.probe(second)
+        archive.recall(cache, 8, **SPAN)
+        alone = rows_by_position(cache)
+        cache.compact(rt.options.parsed_policy, BUDGET, n_sink=4, recent=8)
+        cache, archive = archived(rt, file, tokens_of(N_TOKENS))
+        cache.probe(first)
+        archive.recall(cache, 8, **SPAN)
+        cache.probe(second)  # its queries see what the first recall brought, so it may find something else
+        archive.recall(cache, 8, **SPAN)
+        assert {at: len(cache.positions(*at)) for at in HEADS} == {at: len(held) + 8 for at, held in hot.items()}
+        assert all(set(hot[at]) < set(cache.positions(*at).tolist()) for at in HEADS)
+        assert len(rows_by_position(cache)) == len(alone)
+        archive.close()
+
+
+def test_what_was_fed_after_a_recall_stays_when_another_follows(open_archived, file):
+    with open_archived() as rt:
+        cache, archive = archived(rt, file, tokens_of(N_TOKENS))
+        cache.probe(tokens_of(12, seed=2))
+        archive.recall(cache, 8, **SPAN)
+        kept = rows_by_position(cache)
+        cache.feed(tokens_of(4, seed=4))
+        archive.append(cache)
+        cache.probe(tokens_of(12, seed=3))
+        archive.recall(cache, 8, **SPAN)
+        now = rows_by_position(cache)
+        assert kept.items() < now.items()
+        assert len(now) == len(kept) + (4 + 8) * len(HEADS)
+        assert archive.end == cache.n_past == N_TOKENS + 4
+        archive.close()
+
+
+def test_a_snapshot_holds_recalled_cells(open_archived, file):
+    with open_archived() as rt:
+        cache, archive = archived(rt, file, tokens_of(N_TOKENS))
+        cache.probe(tokens_of(12, seed=2))
+        archive.recall(cache, 8, **SPAN)
+        snapshot, rows = cache.snapshot(), rows_by_position(cache)
+        cache.feed(tokens_of(5, seed=5), want_logits=True)
+        logits = rt.context.logits_array().copy()
+        cache.restore(snapshot)
+        assert rows_by_position(cache) == rows
+        cache.feed(tokens_of(5, seed=5), want_logits=True)
+        assert np.array_equal(rt.context.logits_array(), logits)
+        archive.close()
+
+
+def test_at_the_limit_the_first_tokens_stay_archived(open_archived, file):
+    with open_archived() as rt:
+        n_bytes = 2 * (SEGMENT * (rt.plan.cell_bytes + 8 * len(HEADS)))
+        cache, archive = archived(rt, file, tokens_of(N_TOKENS), limit=n_bytes)
+        assert (archive.begin, archive.end) == (0, 2 * SEGMENT)
+        assert os.fstat(file.fileno()).st_size <= n_bytes
+        cache.probe(tokens_of(12, seed=2))
+        hot = {at: set(cache.positions(*at).tolist()) for at in HEADS}
+        assert archive.recall(cache, 16, **SPAN).n_cells == 16
+        assert all(max(set(cache.positions(*at).tolist()) - hot[at]) < 2 * SEGMENT for at in HEADS)
+        archive.close()
+
+
+def test_a_cut_archive_takes_other_tokens_at_the_same_positions(open_archived, file):
+    with open_archived() as rt:
+        written, cache = {}, rt.block_loop.cache
+        _, archive = archived(
+            rt, file, tokens_of(N_TOKENS), before_eviction=lambda it: written.update(rows_by_position(it))
+        )
+        archive.cut(200)
+        assert archive.end == 200
+        cache.clear()
+        archive.cut(0)
+        other = tokens_of(N_TOKENS, seed=9)
+        for first in range(0, N_TOKENS, BLOCK):
+            cache.feed(other[first : first + BLOCK])
+            archive.append(cache)
+            written.update(rows_by_position(cache))
+            cache.compact(rt.options.parsed_policy, BUDGET, n_sink=4, recent=8)
+        cache.probe(tokens_of(12, seed=2))
+        archive.recall(cache, 16, **SPAN)
+        assert rows_by_position(cache).items() <= written.items()
+        archive.close()
+
+
+@pytest.mark.parametrize("damage", ["cut", "overwritten"])
+def test_a_damaged_file_leaves_the_cells_as_they_were(open_archived, file, damage):
+    with open_archived() as rt:
+        cache, archive = archived(rt, file, tokens_of(N_TOKENS))
+        cache.probe(tokens_of(12, seed=2))
+        rows = rows_by_position(cache)
+        if damage == "cut":
+            os.truncate(file.fileno(), 1000)
+        else:
+            os.pwrite(file.fileno(), b"\1\2\3", SEGMENT * 4 + 5)  # behind the checksums of the first keys
+        with pytest.raises(ArchiveError, match=r"shorter than what was written|position 0 has another checksum"):
+            archive.recall(cache, 16, **SPAN)
+        assert rows_by_position(cache) == rows
+        cache.feed(tokens_of(5, seed=5))
+        archive.close()
+
+
+def test_a_damaged_value_gives_up_what_an_earlier_recall_filled(open_archived, file):
+    """The scan reads keys alone, so the cells of the earlier recall are given up by then."""
+    with open_archived() as rt:
+        cache, archive = archived(rt, file, tokens_of(N_TOKENS))
+        hot = rows_by_position(cache)
+        cache.probe(tokens_of(12, seed=2))
+        archive.recall(cache, 16, **SPAN)
+        keys, values = (cache.row_format(0, values=values).stride_bytes for values in (False, True))
+        place = SEGMENT * (4 + keys) + SEGMENT * 4  # the first head's values begin here in a segment
+        segment = SEGMENT * (rt.plan.cell_bytes + 8 * len(HEADS))
+        for i in range(3):
+            os.pwrite(file.fileno(), bytes(SEGMENT * values), i * segment + place)
+        cache.probe(tokens_of(12, seed=2))
+        with pytest.raises(ArchiveError, match="another checksum"):
+            archive.recall(cache, 16, **SPAN)
+        assert rows_by_position(cache) == hot
+        archive.close()
+
+
+def test_a_file_that_takes_no_more_keeps_what_it_has(open_archived, file, tmp_path):
+    path = tmp_path / "archive"
+    path.write_bytes(b"")
+    with open_archived() as rt, path.open("rb") as read_only:
+        cache = rt.block_loop.cache
+        cache.feed(tokens_of(BLOCK))
+        archive = RowArchive(cache, read_only.fileno(), 0, 1 << 30)
+        with pytest.raises(ArchiveError, match="cannot be written"):
+            archive.append(cache)
+        assert archive.end == 0
+        archive.append(cache)  # nothing is tried again: a gap could not be told from what was written
+        archive.close()
+
+
+def test_what_cannot_be_recalled_is_refused(open_archived, file):
+    with open_archived() as rt:
+        cache, archive = archived(rt, file, tokens_of(N_TOKENS))
+        with pytest.raises(NativeError, match="no probe whose queries could recall"):
+            archive.recall(cache, 16, **SPAN)
+        cache.feed(tokens_of(3))
+        cache.probe(tokens_of(12, seed=2))
+        with pytest.raises(NativeError, match="the archive ends at position 300, but 303 tokens were fed"):
+            archive.recall(cache, 16, **SPAN)
+        cache.compact(parse_policy("keydiff"), BUDGET, n_sink=4, recent=0)
+        with pytest.raises(NativeError, match="append before cells are evicted"):
+            archive.append(cache)
+        with pytest.raises(ConfigError, match="begins at a position that was fed"):
+            RowArchive(cache, file.fileno(), 304, 1 << 30)
+        archive.close()
+
+
+@pytest.mark.parametrize(
+    ("policy", "focus"), [("h2o", "h2o"), ("keydiff+critical", "snapkv"), ("keydiff+merge", "snapkv")]
+)
+def test_cells_that_carry_more_than_rows_are_not_recalled(open_archived, file, policy, focus):
+    with open_archived(policy=policy, focus_policy=focus) as rt:
+        cache, archive = archived(rt, file, tokens_of(N_TOKENS))
+        cache.probe(tokens_of(12, seed=2))
+        with pytest.raises(UnsupportedModelError, match="no accumulated score"):
+            archive.recall(cache, 16, **SPAN)
+        archive.close()
+
+
+def test_turned_keys_are_not_recalled_for(open_archived, file):
+    with open_archived(reposition="always") as rt:
+        cache = rt.block_loop.cache
+        archive = RowArchive(cache, file.fileno(), 0, 1 << 30)
+        for seed in range(4):
+            cache.feed(tokens_of(BLOCK, seed))
+            archive.append(cache)
+            cache.compact(parse_policy("keydiff"), BUDGET, reposition=True)
+        cache.probe(tokens_of(12, seed=2))
+        with pytest.raises(UnsupportedModelError, match="which were turned"):
+            archive.recall(cache, 16, **SPAN)
+        archive.close()
+
+
+def test_the_plan_counts_what_archive_and_recall_hold(open_archived):
+    with open_archived() as plain, open_archived(archive="1MiB", focus_policy=None) as archiving:
+        held = archiving.plan.parts.bookkeeping - plain.plan.parts.bookkeeping
+        assert 30_000 < held < 2 << 20
+        assert isinstance(archiving.block_loop.cache, Cache)
