@@ -172,6 +172,9 @@ def _report(rt: edgekv.Runtime, session: edgekv.Session, answer: str) -> dict[st
         "repositions": stats.repositions,
         "drafted_tokens": stats.drafted_tokens,
         "accepted_tokens": stats.accepted_tokens,
+        "recalls": stats.recalls,
+        "recalled_cells": stats.recalled_cells,
+        "archived_tokens": stats.archived_tokens,
         "budgets": session.budgets(),
         "kv_bytes": rt.plan.kv_bytes,
         "focus": rt.options.parsed_focus.spec if stats.probes else None,
@@ -192,5 +195,6 @@ def _report(rt: edgekv.Runtime, session: edgekv.Session, answer: str) -> dict[st
             "probe_s": stats.probe_s,
             "score_s": stats.score_s,
             "compact_s": stats.compact_s,
+            "recall_s": stats.recall_s,
         },
     }

@@ -111,6 +111,8 @@ def figures_of(stats: edgekv.Stats, plan: edgekv.Plan) -> list[str]:
         *([NOTES[stats.finish_reason]] if stats.finish_reason in NOTES else []),
         *_doubts(stats),
         remembered(stats.cells_used, stats.tokens_seen),
+        *([f"{stats.recalled_cells:,} cells recalled from {stats.archived_tokens:,} tokens"] if stats.recalls else []),
+        *([f"archive: {stats.archive_failure}"] if stats.archive_failure else []),
         f"prompt {stats.prefill_tok_per_s:.0f} tok/s",
         *([f"generation {stats.decode_tok_per_s:.0f} tok/s"] if stats.generated_tokens else []),
         f"peak {format_size(stats.peak_rss_bytes)} of {format_size(plan.ceiling_bytes)}",

@@ -123,6 +123,14 @@ def common(
         str | None,
         typer.Option(metavar="SPEC", help="Scores by the question. Default: the policy if it reads queries."),
     ] = None,
+    archive: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Keep what is evicted on the disk, at most so much a session, and recall what a question needs. "
+            "Default: it is forgotten.",
+        ),
+    ] = None,
     repack: Annotated[
         bool | None,
         typer.Option(

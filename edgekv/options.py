@@ -119,9 +119,12 @@ class Options:
     rpc_timeout: seconds after which a server that says nothing counts as gone; one graph has to be computed in them
     tensor_split: in which proportions devices get layers, servers first, as a list or "3,1"
     isolated: hold the model in a worker process
+    archive: bytes on the disk, or a size, for what each session evicts. A prompt recalls what it needs, and texts
+        are read without a probe; None = what is evicted is forgotten
     swap_memory: memory for sessions that are swapped out while another has the cells, bytes or a size; None = what the
         plan leaves free
-    swap_dir: folder for swapped-out sessions that have no room in memory; None = the one that TMPDIR names
+    swap_dir: folder for archives, and for swapped-out sessions that have no room in memory; None = the one that TMPDIR
+        names
     swap_bytes: the most that they may take there, bytes or a size; 0 = nothing is swapped out to the disk, None = no
         limit
     swap_full: what to do if both are full: "refuse" = raise SwapError, "evict" = evict the least recently used session
@@ -156,6 +159,7 @@ class Options:
     rpc_timeout: float = RPC_TIMEOUT_S
     tensor_split: str | Sequence[float] | None = None
     isolated: bool = False
+    archive: int | str | None = None
     swap_memory: int | str | None = None
     swap_dir: str | os.PathLike[str] | None = None
     swap_bytes: int | str | None = None
@@ -169,6 +173,7 @@ class Options:
     parsed_policy: Policy = field(init=False)
     parsed_focus: Policy = field(init=False)
     n_threads: int = field(init=False)
+    archive_bytes: int = field(init=False)
     swap_memory_bytes: int | None = field(init=False)
     swap_dir_bytes: int | None = field(init=False)
 
@@ -190,6 +195,7 @@ class Options:
         object.__setattr__(self, "parsed_policy", parse_policy(DEFAULT_POLICY if self.policy is None else self.policy))
         object.__setattr__(self, "parsed_focus", self._focus())
         object.__setattr__(self, "n_threads", default_threads() if self.threads is None else self.threads)
+        object.__setattr__(self, "archive_bytes", size_or_none(self.archive) or 0)
         object.__setattr__(self, "swap_memory_bytes", size_or_none(self.swap_memory))
         object.__setattr__(self, "swap_dir_bytes", size_or_none(self.swap_bytes))
         for name in ("swap_dir", "chat_template"):  # a worker runs in a folder of its own
@@ -233,6 +239,7 @@ class Options:
             raise ConfigError("mmap=True with repack=True would hold the weights twice; leave one of them out")
         self._check_resident()
         self._check_parallel()
+        self._check_archive()
         if self.budget is not None:
             _in_range("budget", self.budget, 1, MOST_CELLS)
             self.check_budget(self.budget)
@@ -279,6 +286,30 @@ class Options:
                     f"parallel={self.parallel} shares steps among sessions in this process, on its processor, which "
                     f"{name}={value} does not go with; leave one of them out"
                 )
+
+    def _check_archive(self) -> None:
+        """Raise ConfigError for an archive beside what an archived token cannot have, or where it cannot lie."""
+        if not self.archive_bytes:
+            return
+        others = [
+            ("gpu_layers", self.gpu_layers or None, "keeps cells on a device"),
+            ("rpc", self.rpc, "keeps cells on a server"),
+            ("focus_policy", self.focus_policy, "reads texts with a probe, which recall takes the place of"),
+        ]
+        for name, value, why in others:
+            if value is not None:
+                raise ConfigError(
+                    f"archive={self.archive} does not go with {name}={value}, which {why}; leave one of them out"
+                )
+        policy = self.parsed_policy
+        if self.policy is not None and (
+            policy.carries or policy.merges or policy.base.replays or "wo_norm" in policy.reads
+        ):
+            raise ConfigError(
+                f"archive={self.archive} does not go with policy={policy.spec}, which keeps more with a cell than its "
+                "rows, or reads blocks twice; choose a policy without carried scores, +critical, +merge and replay, "
+                "such as keydiff"
+            )
 
     def n_streamed(self, n_layers: int) -> int:
         """Return how many of a model's layers are read from the file whenever their turn comes."""
@@ -334,7 +365,7 @@ class Options:
     @property
     def policies(self) -> tuple[Policy, ...]:
         """Every policy that may score: the policy itself and, with focus, the one that scores by a probe."""
-        return (self.parsed_policy, self.parsed_focus) if self.focus else (self.parsed_policy,)
+        return (self.parsed_policy, self.parsed_focus) if self.probes_texts else (self.parsed_policy,)
 
     @property
     def divides_by_table(self) -> bool:
@@ -342,9 +373,15 @@ class Options:
         return any(policy.spread == "given" for policy in self.policies)
 
     @property
+    def probes_texts(self) -> bool:
+        """True if texts are read with the question as a probe between blocks. With an archive it recalls instead."""
+        return self.focus and not self.archive_bytes
+
+    @property
     def probe_cells(self) -> int:
         """Cells beyond budget and block that a probe takes while it is scored, or a block that is replayed."""
-        return max(self.probe_tokens if self.focus else 0, self.block + REPLAY_TOKENS if self.replays else 0)
+        asks = self.focus or self.archive_bytes > 0
+        return max(self.probe_tokens if asks else 0, self.block + REPLAY_TOKENS if self.replays else 0)
 
     @property
     def reads_alone(self) -> bool:
@@ -378,6 +415,11 @@ class Options:
     def sinks(self) -> int:
         """Protected first positions: the policy's own number if it has one."""
         return self.parsed_policy.sinks(self.n_sink)
+
+    @property
+    def may_merge(self) -> bool:
+        """True if cells may be means of evicted ones: an archived token is none, and coarse types round means away."""
+        return not (self.gpu_layers or self.servers or self.archive_bytes or self.kv_type in COARSE_TYPES)
 
     def recent_cells(self, budget: int, *, probed: bool = False) -> int:
         """Return the number of protected newest cells under a budget. probed: a probe or a replay scores"""

@@ -48,6 +48,7 @@ NAMED = (
     "reposition",
     "prompt_lookup",
     "allow_beyond_trained",
+    "archive",
     "gpu_layers",
     "grammars",
 )

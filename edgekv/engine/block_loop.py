@@ -9,6 +9,7 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
+from edgekv.archive.session_archive import ROUNDS, Archive, recalled_cells
 from edgekv.binding import structs
 from edgekv.binding.cache import Cache
 from edgekv.binding.convert_cells import convert_cells
@@ -86,6 +87,9 @@ class Work:
     staged_layers: int = 0
     drafted: int = 0
     accepted: int = 0
+    recalls: int = 0
+    recalled_cells: int = 0
+    recall_s: float = 0.0
 
 
 class BlockLoop:
@@ -96,6 +100,7 @@ class BlockLoop:
     pinned: position ranges [p0, p1) that are never evicted
     logits_row: token of the last batch that the next token's logits come from; -1 = the last one
     log: notes the tokens of every feed; None = no log
+    archive: takes the rows of all tokens before cells are evicted, and gives them back; None = no archive
     block_replay: tokens that are fed once more before they are scored; None = no replay
     owner: the conversation that has the cells; None = no conversation has them
     watch: called with the tokens of every feed, while all of them are still in the cache; None = no watcher
@@ -118,6 +123,7 @@ class BlockLoop:
         self.pinned: tuple[tuple[int, int], ...] = ()
         self.work = Work()
         self.log: TokenLog | None = None
+        self.archive: Archive | None = None
         self.owner: object | None = None
         self.watch: Callable[[Sequence[int]], None] | None = None
         self.logits_row = -1
@@ -139,7 +145,7 @@ class BlockLoop:
     def clear(self) -> None:
         """Start over with an empty cache, fresh counters and no log."""
         self.begin()
-        self.log = None
+        self.log = self.archive = None
         self.pinned = ()
         self.work = Work()
 
@@ -268,13 +274,17 @@ class BlockLoop:
             its own
         part_ends: end of each part of the probe; empty = one part (`Cache.probe`)
         want_logits: compute the logits of the last token, for a reply. The last tokens of a probed or replayed prompt
-            are fed after the last compaction (`_n_held`)
+            are fed after the last compaction (`_n_held`). With an archive those of any prompt are, for a quarter of the
+            spare cells, and first they recall what they need
         observe: called with each token before it is fed, while the logits of the one before are there. Tokens are then
             fed one by one, without a probe, by a policy that feeds no block again
         """
         self._since_probe = None
         self._part_ends = part_ends
-        n_held = self._n_held(probe) if want_logits else 0
+        if self.archive is not None:
+            self.archive.asked = ()
+        recalls = self.archive is not None and want_logits and observe is None
+        n_held = max(1, self._options.spare_cells // 4) if recalls else self._n_held(probe) if want_logits else 0
         held = HeldBack(tokens, n_held)
         for block, is_last in with_last(blocks(held, self._options.block)):
             *earlier, last = blocks(block, self._options.n_ubatch if observe is None else 1)
@@ -291,6 +301,10 @@ class BlockLoop:
             self._compact(probe, is_last=is_last)
             if not after_ubatch(len(last)):
                 return is_end
+        if recalls and self.archive is not None:
+            self._compact()
+            self.archive.asked = list(held.tokens)
+            self._recall(ROUNDS)
         return self._read_held(held.tokens, after_ubatch, probe)
 
     def _n_held(self, probe: Sequence[int]) -> int:
@@ -311,6 +325,18 @@ class BlockLoop:
             if not after_ubatch(len(ubatch)):
                 return is_last
         return True
+
+    def _recall(self, rounds: int) -> None:
+        """Fill free cells with what the end of the last prompt needs, if anything was evicted."""
+        archive, cache = self.archive, self.cache
+        if archive is None or not archive.asked or cache.n_cells == cache.n_past:
+            return
+        started = time.perf_counter()
+        archive.append(cache)
+        n_cells = recalled_cells(self._options.spare_cells)
+        self.work.recalled_cells += archive.recall(cache, lambda: self._probe(archive.asked), n_cells, rounds)
+        self.work.recalls += 1
+        self.work.recall_s += time.perf_counter() - started
 
     def step(self, token: int, *, drafts: bool = False) -> None:
         """Feed one generated token and compute its logits. Evicts when `evict_every` spare cells are filled.
@@ -350,6 +376,8 @@ class BlockLoop:
         full = self.cache.n_cells + n_new > self.budget + spare or n_new > self.cache.n_free - self._options.probe_cells
         if full or self._fresh + n_new > self._options.block:
             self._compact(probe, generating=generating, full=full)
+            if generating and full:
+                self._recall(rounds=1)
         drafts = drafts and self._options.n_draft > 0 and self._feeder.is_alone
         draft = self._proposed(tokens[0], spare) if drafts else []
         started, own_started = time.perf_counter(), time.thread_time()
@@ -419,6 +447,8 @@ class BlockLoop:
         if not full and not probed and not replay and not carries:
             self._scored_at = self.cache.n_past
             return
+        if full and self.archive is not None:
+            self.archive.append(self.cache)
         if replay:
             self._probe(replay)
         elif not probed:

@@ -33,6 +33,10 @@ class Stats:
     tokens_seen, cells_used: tokens of the whole session and cells used per head, after the reply
     even_cells: all heads keep equally many cells; False = the policy divides them
     probes, probe_s: number of times that the question was fed as a probe, and their time
+    recalls, recalled_cells, recall_s: number of times that evicted tokens were recalled from the archive, the cells of
+        each head that they filled, and the time
+    archived_tokens: tokens of the session whose rows lie in the archive
+    archive_failure: why the archive takes no more rows, or gives none back; "" = it does
     drafted_tokens, accepted_tokens: tokens decoded as drafts, and the accepted ones among them
     passes, first_pass_s: number of times that the prompt was read, and the time from the start until it was read again.
         Evictions, probes, drafts and their times count both passes; tokens and other times are those of the last one
@@ -57,6 +61,10 @@ class Stats:
     repositions: int = 0
     evicted_cells: int = 0
     probes: int = 0
+    recalls: int = 0
+    recalled_cells: int = 0
+    archived_tokens: int = 0
+    archive_failure: str = ""
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     tokens_seen: int = 0
@@ -69,6 +77,7 @@ class Stats:
     ttft_s: float = 0.0
     decode_s: float = 0.0
     probe_s: float = 0.0
+    recall_s: float = 0.0
     score_s: float = 0.0
     compact_s: float = 0.0
     switch_s: float = 0.0
@@ -112,6 +121,9 @@ class Stats:
         self.evicted_cells = work.evicted_cells - before.evicted_cells
         self.repositions = work.repositions - before.repositions
         self.probes = work.probes - before.probes
+        self.recalls = work.recalls - before.recalls
+        self.recalled_cells = work.recalled_cells - before.recalled_cells
+        self.recall_s = work.recall_s - before.recall_s
         self.drafted_tokens = work.drafted - before.drafted
         self.accepted_tokens = work.accepted - before.accepted
         self.probe_s = work.probe_s - before.probe_s

@@ -20,7 +20,6 @@ from edgekv.errors import ConfigError
 from edgekv.models.catalog import known_as
 from edgekv.models.head_shares import has_shares
 from edgekv.options import (
-    COARSE_TYPES,
     DEFAULT_POLICY,
     DIVIDED_POLICY,
     KV_TYPES,
@@ -45,13 +44,13 @@ IMPOSSIBLE, GIVE_UP = -1, -2  # further answers of an edgekv_setting_fits than 0
 MOST_DIVIDED = 1024  # the most cells of a head with which a division by a table was measured (docs/results)
 
 
-def default_policy(model: Path, budget: int | None, *, on_device: bool = False, kv_type: str = "f16") -> str:
+def default_policy(model: Path, budget: int | None, *, merges: bool = True) -> str:
     """Return the policy that keeps most of a text in so many cells, as measured (docs/results).
 
-    budget: None = all that fit; on_device: some cells may lie there
+    budget: None = all that fit; merges: cells may be means of evicted ones
     """
     if budget is not None and budget <= MOST_DIVIDED and has_shares(model):
-        return DIVIDED_POLICY if on_device or kv_type in COARSE_TYPES else MERGED_POLICY
+        return MERGED_POLICY if merges else DIVIDED_POLICY
     return UNTURNED_POLICY if known_as(model) is None else DEFAULT_POLICY
 
 
@@ -93,9 +92,7 @@ class Request:
         chosen: dict[str, Any] = {}
         left_open = self.open
         if "policy" in left_open:
-            on_device = bool(self.options.gpu_layers or self.options.servers)
-            options = self.options
-            chosen["policy"] = default_policy(path, options.budget, on_device=on_device, kv_type=options.kv_type)
+            chosen["policy"] = default_policy(path, self.options.budget, merges=self.options.may_merge)
         if "memory" in left_open:
             if is_bundled(path):
                 left_open -= {"memory"}

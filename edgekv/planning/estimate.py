@@ -13,6 +13,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from edgekv.archive.session_archive import recalled_cells
 from edgekv.binding import library, structs
 from edgekv.binding.ggml_devices import start_gpus
 from edgekv.binding.model import Context, Model, header_for
@@ -201,7 +202,7 @@ class Estimator:
             compute=native.compute_bytes,
             outputs=native.output_bytes,
             workspace=native.workspace_bytes + max(scratch),
-            bookkeeping=native.bookkeeping_bytes,
+            bookkeeping=native.bookkeeping_bytes + _archive_bytes(shape, options),
             swap=planned_swap_bytes(options, numbers_bytes),
             grammars=_grammar_bytes(model) if options.grammars else 0,
             margin=native.margin_bytes,
@@ -262,6 +263,14 @@ class Estimator:
                 )
 
 
+def _archive_bytes(shape: structs.Shape, options: Options) -> int:
+    """Return the bytes that archives hold and a recall takes."""
+    if not options.archive_bytes:
+        return 0
+    numbers = options.probe_cells, recalled_cells(options.spare_cells)
+    return options.parallel * int(library.load().edgekv_archive_estimate_bytes(ctypes.byref(shape), *numbers))
+
+
 def _grammar_bytes(model: Model) -> int:
     from edgekv.grammar.masks import planned_bytes  # few plans need it
 
@@ -278,7 +287,7 @@ def _new_context(model: Model, options: Options, budget: int) -> Context:
 
 def cache_params_of(options: Options) -> structs.CacheParams:
     """Return the parameters of a runtime's cache."""
-    by_probe = [options.parsed_focus] if options.focus or options.replays else []
+    by_probe = [options.parsed_focus] if options.probes_texts or options.replays else []
     by_text = [] if options.replays else [options.parsed_policy]
     params = cache_params(by_text, options.block, probed=by_probe, n_probe=options.probe_cells)
     params.repositions = options.reposition != "never"

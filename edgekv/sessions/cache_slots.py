@@ -122,7 +122,7 @@ class CacheSlots:
             if sequence.is_loaded:
                 sequence.note()
                 sequence.block_loop.owner = None
-                sequence.block_loop.log = None
+                sequence.block_loop.log = sequence.block_loop.archive = None
             sequence.release()
             self._released.popleft()
 

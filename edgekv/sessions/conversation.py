@@ -220,6 +220,9 @@ class LocalConversation:
                 if has_turn:  # otherwise it was left in a pause, and others are at work; the next use remembers
                     self._remember()
             n_past, n_cells = self.state.figures
+            if self.state.archive is not None:
+                archive = self.state.archive
+                stats.archived_tokens, stats.archive_failure = archive.n_tokens, archive.failure
             stats.finish(self.state.work, before, tokens_seen=n_past, cells_used=n_cells)
 
     def _open(self) -> LoadedModel:

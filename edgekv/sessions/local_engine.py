@@ -10,6 +10,7 @@ from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 
+from edgekv.archive.session_archive import Archive
 from edgekv.engine.block_loop import ALONE
 from edgekv.engine.loaded_model import LoadedModel
 from edgekv.engine.opened import Opened
@@ -81,6 +82,8 @@ class LocalEngine(Opened):
         with self._new_state(history) as state:
             system, said = self.slots.claim(state, lambda it: load_session(path, self.loaded, it), replaced)
             state.pinned = state.block_loop.pinned
+            if state.archive is not None:
+                state.archive.restart(state.block_loop.cache)
             return self._conversation(state, system, said)
 
     def _conversation(self, state: SequenceState, system: str | None, begun: Said | None = None) -> LocalConversation:
@@ -89,10 +92,17 @@ class LocalEngine(Opened):
             self.loaded, self.slots, self.turn_queue, state, system, stored=self._histories, begun=begun
         )
 
+    def _new_archive(self) -> Archive | None:
+        """Return the archive of a new conversation; None = the runtime has none."""
+        options = self.loaded.options
+        folder = None if options.swap_dir is None else str(options.swap_dir)
+        cache = self.loaded.block_loop.cache
+        return Archive(cache, folder, options.archive_bytes) if options.archive_bytes else None
+
     @contextmanager
     def _new_state(self, history: SessionHistory | None) -> Iterator[SequenceState]:
         """Yield a new state, which is released if the block fails."""
-        state = SequenceState(self.loaded.block_loop, history)
+        state = SequenceState(self.loaded.block_loop, history, self._new_archive())
         self._states.add(state)
         try:
             yield state

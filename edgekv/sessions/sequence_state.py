@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
+from edgekv.archive.session_archive import Archive
 from edgekv.engine.block_loop import BlockLoop, Work
 from edgekv.errors import EdgeKVError, SessionEvictedError
 from edgekv.generation.sampler import SamplerState
@@ -57,6 +58,7 @@ class SequenceState:
     nothing.
 
     history: log and checkpoints; None = the conversation keeps none
+    archive: what was evicted; None = it is forgotten
     block_loop: the one that has its cells, or had them last
     pinned: position ranges [p0, p1) that are never evicted
     work: counters of the block loop for this conversation
@@ -66,8 +68,11 @@ class SequenceState:
         every call, pause and block. Any thread may read them, and call `pending_after`. All else needs the turn
     """
 
-    def __init__(self, block_loop: BlockLoop, history: SessionHistory | None = None) -> None:
+    def __init__(
+        self, block_loop: BlockLoop, history: SessionHistory | None = None, archive: Archive | None = None
+    ) -> None:
         self.history = history
+        self.archive = archive
         self.pinned: tuple[tuple[int, int], ...] = ()
         self.work = Work()
         self.lost = ""
@@ -107,14 +112,18 @@ class SequenceState:
         return SessionEvictedError(f"{self.lost}; open another with Runtime.session()")
 
     def release(self) -> None:
-        """Remove all files of log and checkpoints."""
+        """Remove all files of log, checkpoints and archive."""
+        if self.archive is not None:
+            self.archive.close()
+            self.archive = None
         if self.history is not None:
             self.history.close()
             self.history = None
 
     def use_log(self) -> None:
-        """Have the block loop note every feed in the log."""
+        """Have the block loop note every feed in the log, and archive what it evicts."""
         self.block_loop.log = None if self.history is None else self.history.log
+        self.block_loop.archive = self.archive
 
     def settle(self) -> None:
         """Bring log and the block loop's notes into agreement with the cells, and redo an interrupted change."""
@@ -127,6 +136,8 @@ class SequenceState:
             self.set(Said(sampler=self.sampler))
         if self.history is not None:
             self.history.log.cut(self.n_past)
+        if self.archive is not None:
+            self.archive.cut(self.n_past)
 
     @property
     def is_settled(self) -> bool:
@@ -149,6 +160,8 @@ class SequenceState:
                 self.block_loop.begin()
             else:
                 said = self.history.back_to(n, self.block_loop)
+            if self.archive is not None:
+                self.archive.cut(self.n_past)
             if other_draws and drawn is not None:
                 said = said._replace(sampler=replace(drawn, newest=() if said.sampler is None else said.sampler.newest))
             self.set(said)
@@ -176,6 +189,7 @@ class SequenceState:
             else:
                 self.set(history.back_to(n_common, self.block_loop))
                 history.log.cut(n_common)
+            self._restart_archive()
             self.use_log()
 
         self._change(change)
@@ -189,13 +203,20 @@ class SequenceState:
             if before is None:
                 block_loop.restore(snapshot.block_loop)
                 self.set(snapshot.said)
+                self._restart_archive()
                 return
             history = before.restored(snapshot, block_loop)
             self.set(snapshot.said)
+            self._restart_archive()
             self.history, block_loop.log = history, history.log
             before.log.close()
 
         self._change(change)
+
+    def _restart_archive(self) -> None:
+        """Begin the archive anew, after cells came from elsewhere: no row of before belongs to them."""
+        if self.archive is not None:
+            self.archive.restart(self.block_loop.cache)
 
     def _change(self, change: Callable[[], None]) -> None:
         """Change cells, log and turns as one. After an exception the next `settle` makes the whole change again.

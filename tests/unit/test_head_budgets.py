@@ -299,7 +299,7 @@ def test_the_default_policy_goes_by_the_model_the_table_and_the_named_cells(defa
     assert default_policy(model, MOST_DIVIDED) == "keydiff(rope=off)"
     path_beside(model).write_text(TABLE.to_json())
     assert default_policy(model, MOST_DIVIDED) == "keydiff(rope=off)+heads+merge"
-    assert default_policy(model, MOST_DIVIDED, on_device=True) == "keydiff(rope=off)+heads"
+    assert default_policy(model, MOST_DIVIDED, merges=False) == "keydiff(rope=off)+heads"
 
 
 def test_the_default_model_has_one_wherever_it_lies(default_model, tmp_path):

@@ -1,0 +1,5 @@
+"""Archives: the rows of evicted tokens on the disk, and recall, which fills cells again with what a prompt needs.
+
+session_archive  the archive of one conversation
+folders          where such files lie: not on a file system in memory
+"""
