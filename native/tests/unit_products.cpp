@@ -82,7 +82,8 @@ void test_extremes(const TypeProducts & products) {
 }
 
 // What every row gives for every column: panels, and few columns where there are such products.
-template <typename Check> void each_product(const TypeProducts & products, const Weights & weights, const std::vector<float> & columns, const Check & check) {
+template <typename Check>
+void each_product(const TypeProducts & products, const Weights & weights, const std::vector<float> & columns, const Check & check) {
     constexpr size_t n_few = n_fewest_columns - 1;
     const Quantised  quantised(products, columns, weights.depth);
     check(multiplied(products, weights, quantised, columns.size() / weights.depth));

@@ -9,8 +9,8 @@
 namespace edgekv {
 
 QueryWindow::QueryWindow(FlatCache & flat, uint32_t n_rows, uint32_t n_draft, uint32_t n_probe_rows) :
-    flat_(flat), memory_(flat.layers().size()), n_rows_(n_rows), n_ring_(static_cast<uint32_t>(n_text_rows(n_rows, n_draft))), n_probe_rows_(n_probe_rows),
-    lags_(n_ring_ + n_probe_rows) {
+    flat_(flat), memory_(flat.layers().size()), n_rows_(n_rows), n_ring_(static_cast<uint32_t>(n_text_rows(n_rows, n_draft))),
+    n_probe_rows_(n_probe_rows), lags_(n_ring_ + n_probe_rows) {
     std::vector<ggml_tensor *> rings;
     for (const FlatCache::Layer & layer : flat.layers()) {
         const size_t n_queries = size_t(layer.n_head()) * layer.head_dim_k;

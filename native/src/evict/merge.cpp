@@ -68,7 +68,8 @@ size_t n_new_means(const edgekv_policy & policy, const Ranked & cells, size_t n_
     if (policy.n_merged == 0 || cells.n <= n_keep) {
         return 0;
     }
-    const auto n_means = static_cast<size_t>(std::count_if(cells.order, cells.order + cells.n, [&](uint32_t cell) { return is_mean(cells, cell); }));
+    const auto of_many = [&](uint32_t cell) { return is_mean(cells, cell); };
+    const auto n_means = static_cast<size_t>(std::count_if(cells.order, cells.order + cells.n, of_many));
     return cells.most_means - std::min(cells.most_means, n_means);
 }
 

@@ -21,9 +21,9 @@ struct Ranked {
 // Whether a cell is the mean of several.
 inline bool is_mean(const Ranked & cells, uint32_t cell) { return cells.log_counts != nullptr && cells.log_counts[cell] > 0.0f; }
 
-// Mark the cells that stay: keep[cell] = 1 for min(n, budget) of them, 0 for the others. Protected cells first, then most_means means,
-// the newest first, then the best scores, ties to the later position; `line` is scratch of n floats. Throws Error when protected cells exceed the
-// budget or a score is not finite.
+// Mark the cells that stay: keep[cell] = 1 for min(n, budget) of them, 0 for the others. Protected cells first, then the newest
+// most_means means, then the best scores, ties to the later position; `line` is scratch of n floats. Throws Error when protected cells
+// exceed the budget or a score is not finite.
 void select(const Ranked & cells, size_t budget, const edgekv_protection & protection, float * line, uint8_t * keep);
 
 // The same in two stages: of what the protected cells leave, the first stage's cells by cells.scores, the rest by `second` (n,).
