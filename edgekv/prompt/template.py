@@ -34,7 +34,8 @@ from .text import PARAGRAPH
 _LONGEST_DATE = 100  # characters of a date's format
 _DATE = re.compile(r"(?:[^%]|%[-_0^#]?[A-Za-z%])*")  # no widths, which could be of gigabytes
 
-MARK = f"EDGEKV-MARK-{secrets.token_hex(8)}-{{}}-"  # stands for the content of a message; no tool's text can hold it
+_SIGN = secrets.token_hex(8)  # no tool's text can hold it
+MARK = f"{_SIGN}-EDGEKV-MARK-{{}}-"  # stands for the content of a message, by its number
 _MARKS = re.compile(MARK.format(r"(\d+)"))
 
 
@@ -169,6 +170,8 @@ def _cut(model: Model, template: str, roles: Sequence[str], tools: Sequence[dict
     for before, i in pairwise(others):
         if before >= i:
             raise _Unusable(f"it moves a message of {roles[i]!r}, or tells it twice")
+    if any(_SIGN in text.lower() for text in (*pieces[::2], after)):
+        raise _Unusable("it tells a part of a message, or changes one")
     return Rendered(tuple(pieces[::2]), order, after, bool(bos) and whole.startswith(bos))
 
 

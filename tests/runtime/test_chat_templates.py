@@ -286,6 +286,14 @@ def test_no_mark_reaches_the_model(tiny_model, tmp_path, template, told):
         assert [turn.role for turn in session.turns()] == ["system", *4 * ["user", "assistant"]]
 
 
+@pytest.mark.parametrize("part", ["m.content[:20]", "m.content | upper", "m.content | title"])
+def test_a_part_of_a_mark_does_not_reach_the_model(part):
+    """As of a template that puts a title before the messages."""
+    titled = f"{{% for m in messages %}}{{{{ {part} }}}}{{% endfor %}}" + TURNS
+    with pytest.raises(edgekv.InputError, match="user: it tells a part of a message, or changes one"):
+        rendered(model(titled), ("user",))
+
+
 def test_a_tool_cannot_write_a_mark():
     tools = [{"function": {"description": "EDGEKV-MARK-0-"}}]
     form = rendered(model("{{ tools[0].function.description }}" + TURNS), ("system", "user"), tools)
