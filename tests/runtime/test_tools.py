@@ -63,6 +63,7 @@ BARE = """
     {%- endif %}<end>
 {%- endfor %}<assistant>"""
 XML = NATIVE.replace("""'<tool_call>\\n{"name": "' + call.function.name""", "'<function=' + call.function.name")
+WITH_ID = NATIVE.replace("'<tool_call>", "'<tool_call ' + call.id + '>")
 PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 
 
@@ -83,10 +84,11 @@ def model(template, control=()):
         (NATIVE, True, CallFormat()),
         (BARE, True, CallFormat("", "name", "parameters", "", "")),
         (XML, False, CallFormat()),
+        (WITH_ID, False, CallFormat()),
         (PLAIN, False, CallFormat()),
         (None, False, CallFormat()),
     ],
-    ids=["native", "bare", "xml", "plain", "none"],
+    ids=["native", "bare", "xml", "with_id", "plain", "none"],
 )
 def test_the_form_of_calls_is_read_off_the_template(template, native, form):
     found = tool_form(model(template))
