@@ -189,9 +189,12 @@ def test_tables_of_embeddings_take_the_rows_that_are_looked_up(ask, tmp_path, te
     words = make_vocabulary("bpe", spec.vocab_size)
     model = write_model(tmp_path / "shape.gguf", spec, words, quantization="Q4_0", seed=0)
     options = ["--budget", "128", "--max-tokens", "4", "--threads", "1", "--no-repack"]
-    all_weights, streamed = (
-        ask(text(400), *options, "--resident", share, model=model, ceiling="2GiB")["memory"] for share in ("1", "0")
+    mapped, looked_up, streamed = (
+        ask(text(400), *options, *named, model=model, ceiling="2GiB")["memory"]
+        for named in (("--mmap",), (), ("--resident", "0"))
     )
-    assert streamed["peak_rss_bytes"] <= streamed["planned_peak_bytes"] < streamed["peak_rss_bytes"] + (12 << 20)
     of_table = spec.vocab_size * spec.n_embd * 18 // 32
-    assert streamed["peak_rss_bytes"] < all_weights["peak_rss_bytes"] - of_table
+    for memory in (looked_up, streamed):
+        assert memory["peak_rss_bytes"] <= memory["planned_peak_bytes"] < memory["peak_rss_bytes"] + (12 << 20)
+    assert looked_up["peak_rss_bytes"] < mapped["peak_rss_bytes"] - of_table + looked_up["parts"]["slots"]
+    assert streamed["peak_rss_bytes"] < mapped["peak_rss_bytes"] - of_table
