@@ -53,7 +53,7 @@ def _warn_of_type(path: Path, request: Request) -> None:
     kv_type = request.options.kv_type
     if kv_type == "q4_0" and not read_header(path).suits_cache(kv_type):
         warnings.warn(
-            f"kv_type={kv_type} does not suit {path.name}: biases make a few elements of its keys so large that 4 bits "
-            "lose the others, and replies about texts of thousands of tokens may be word salad; use kv_type=q8_0",
+            f"kv_type={kv_type} may spoil what {path.name} says of texts of thousands of tokens: its keys have biases, "
+            "which in Qwen2.5 make a few elements so large that 4 bits lose the others; use kv_type=q8_0",
             stacklevel=4,
         )

@@ -142,10 +142,9 @@ class Header:
         return sum(math.prod(tensor.shape) for tensor in self.tensors if tensor.name not in left_out)
 
     def suits_cache(self, kv_type: str) -> bool:
-        """Return False for a type of cache that spoils long texts: q4_0, if biases are added to the model's keys.
+        """Return False for a type of cache that may spoil long texts: q4_0, if biases are added to the model's keys.
 
-        Such biases, as in Qwen2 and Qwen2.5, make a few elements of each key far larger than the others, which 4 bits
-        lose beside them.
+        In Qwen2 and Qwen2.5 they make a few elements of each key far larger than the others, which 4 bits lose.
         """
         has_biases = any(tensor.name.endswith(("attn_k.bias", "attn_qkv.bias")) for tensor in self.tensors)
         return kv_type != "q4_0" or not has_biases

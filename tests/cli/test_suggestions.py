@@ -89,11 +89,14 @@ def test_each_model_is_planned_by_its_dimensions(monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_model_of_which_some_layers_are_read_from_the_file_may_be_the_best(monkeypatch):
-    """With all weights in memory it would not fit."""
+def test_a_model_of_which_some_layers_are_read_from_the_file_may_be_the_best(monkeypatch, tmp_path):
+    """With all weights in memory it has too few cells."""
     model = next(model for model in SUGGESTED if model.parameters == 1_540)
     monkeypatch.setattr(suggest, "SUGGESTED", [SUGGESTED[0], model])
-    found = json.loads(run_here("models", "--suggest", "--memory", "1GiB", "--json").stdout)["models"]
+    write_outline(tmp_path / "outline.gguf", model)
+    whole = edgekv.plan(tmp_path / "outline.gguf", memory="8GiB", resident=1, budget=256, kv_type="q8_0", block=32)
+    memory = f"{whole.peak_bytes // MIB}MiB"
+    found = json.loads(run_here("models", "--suggest", "--memory", memory, "--json").stdout)["models"]
     assert found[0]["name"] == model.name
     assert 0.75 <= found[0]["resident"] < 1
 

@@ -90,6 +90,7 @@ def assert_exact(path, tokens, run, n_read, prefill, decoded, kv_type, least=WRO
         assert distance([prefill, *decoded], shifted) > 2 * limit
 
 
+@pytest.mark.filterwarnings("ignore:kv_type=q4_0 may spoil:UserWarning")
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_logits_equal_a_transformer_that_masks_the_same_triples(tiny_model, shape, kv_type):
