@@ -313,8 +313,12 @@ class Session:
             prompt_logprobs=prompt_logprobs,
             **reply_fields(options),
         )
-        if request.tools is not None and (request.kind != "messages" or (request.tools.callable and request.grammar)):
-            raise ConfigError("tools are called in a reply to messages, without a grammar; leave the one or the other")
+        if request.tools is not None and request.kind != "messages":
+            raise ConfigError("tools are called in a reply to messages; give messages, or leave tools out")
+        if request.tools is not None and request.tools.callable and request.grammar and request.grammar.schema is None:
+            raise ConfigError(
+                "tools are called in a reply without a grammar; give a JSON schema, or leave one of both out"
+            )
         return self._reply(request, progress, ends_in_question=focus is True)
 
     def prefill_prefix(

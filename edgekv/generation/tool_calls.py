@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from edgekv.engine.loaded_model import LoadedModel
-from edgekv.errors import GrammarError
+from edgekv.errors import ConfigError, GrammarError
 from edgekv.grammar.combinations import multiplies
 from edgekv.grammar.masks import Matcher
 from edgekv.grammar.source import Grammar
@@ -30,14 +31,27 @@ def with_tool_calls(
     """Return the request with the grammar of tool calls, its matcher, and the reader of these calls.
 
     stats: takes note of what the grammar does not hold of the tools' schemas
+
+    A reply without calls fits the JSON schema of the request, if it has one. Raises ConfigError if calls could not be
+    told from it.
     """
-    form = tool_form(loaded.model).calls
-    grammar, matcher, stats.relaxed_tools = _tool_matcher(form, use, loaded)
+    form, schema = tool_form(loaded.model).calls, None
+    if request.grammar is not None:
+        if not form.before:
+            raise ConfigError(
+                "tools beside json_schema need a chat template that writes words before a call, and this one writes "
+                "none; leave one of both out"
+            )
+        loaded.matcher(request.grammar)  # so that an error names the schema
+        schema = request.grammar.schema
+    grammar, matcher, stats.relaxed_tools = _tool_matcher(form, use, loaded, schema)
     return replace(request, grammar=grammar), matcher, ToolCallReader(form)
 
 
-def _tool_matcher(form: CallFormat, use: ToolUse, loaded: LoadedModel) -> tuple[Grammar, Matcher, Dropped]:
-    """Return the grammar of calls and its matcher, and what was relaxed for them.
+def _tool_matcher(
+    form: CallFormat, use: ToolUse, loaded: LoadedModel, reply: Mapping[str, Any] | None
+) -> tuple[Grammar, Matcher, Dropped]:
+    """Return the grammar of calls and its matcher, and what was relaxed for them. reply: as of `CallFormat.grammar`
 
     The grammar holds a schema that compiles as it is, and leaves out the words of others that do not compile. If all
     tools together are too much for one grammar, the largest schemas stand for any object. So do those that combine many
@@ -46,12 +60,12 @@ def _tool_matcher(form: CallFormat, use: ToolUse, loaded: LoadedModel) -> tuple[
     Raises what `LoadedModel.matcher` raises, but GrammarError only if the names of the tools alone are too much.
     """
     schemas = [plain(tool.parameters) for tool in use.callable]
-    grammar = form.grammar(use, schemas)
+    grammar = form.grammar(use, schemas, reply)
     too_many = set()
     if grammar.multiplies and loaded.room_to_combine(grammar.name) is not None:
         too_many = {i for i, it in enumerate(schemas) if multiplies(it.schema)}
         schemas = [any_object() if i in too_many else it for i, it in enumerate(schemas)]
-        grammar = form.grammar(use, schemas)
+        grammar = form.grammar(use, schemas, reply)
     with suppress(GrammarError):
         matcher = loaded.matcher(grammar)
         if not matcher.notes:
@@ -59,7 +73,7 @@ def _tool_matcher(form: CallFormat, use: ToolUse, loaded: LoadedModel) -> tuple[
     schemas = [
         any_object() if i in too_many else fitted(tool.parameters, loaded.judge) for i, tool in enumerate(use.callable)
     ]
-    grammar = form.grammar(use, schemas)
+    grammar = form.grammar(use, schemas, reply)
     largest = sorted(range(len(schemas)), key=lambda i: -len(use.callable[i].parameters))
     while True:
         try:
@@ -71,7 +85,7 @@ def _tool_matcher(form: CallFormat, use: ToolUse, loaded: LoadedModel) -> tuple[
         for i in largest[:n_half]:
             schemas[i] = any_object()
         del largest[:n_half]
-        grammar = form.grammar(use, schemas)
+        grammar = form.grammar(use, schemas, reply)
 
 
 def _dropped(use: ToolUse, schemas: list[FittedSchema]) -> Dropped:

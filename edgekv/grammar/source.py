@@ -36,6 +36,14 @@ class Grammar:
     multiplies: bool = False
     keys: KeyRule | None = None
 
+    @property
+    def schema(self) -> dict[str, Any] | None:
+        """The JSON schema that it was made of, with llguidance's options; None = it was made of something else."""
+        if self.name != "json_schema":
+            return None
+        schema: dict[str, Any] = json.loads(self.text)["grammars"][0]["json_schema"]
+        return schema
+
 
 def grammar_of(grammar: str | None, json_schema: Mapping[str, Any] | str | bool | None) -> Grammar:
     """Return the grammar of a reply, from one of the two. json_schema: as for `schema_of`

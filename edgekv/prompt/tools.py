@@ -197,10 +197,11 @@ class CallFormat:
             f"{self.before}{self._head(call.name)}{call.arguments}}}{self.after}" for call in calls
         )
 
-    def grammar(self, use: ToolUse, schemas: Sequence[FittedSchema]) -> Grammar:
+    def grammar(self, use: ToolUse, schemas: Sequence[FittedSchema], reply: Mapping[str, Any] | None = None) -> Grammar:
         """Return the grammar of a reply that may call tools: a text, or calls, which may come after a text.
 
         schemas: those of the arguments of each tool that may be called
+        reply: the JSON schema of a reply without calls; then no text comes before calls. None = it may be any text
         """
         bodies = [f"call_{i}" for i in range(len(use.callable))]
         rules = [
@@ -209,7 +210,9 @@ class CallFormat:
         ]
         more = f" ({json.dumps(self.between + self.before)} call){{0,{use.most_calls - 1}}}"
         calls = "call" + (more if self.before and use.most_calls > 1 else "")
-        if use.must_call:
+        if reply is not None and not use.must_call:
+            start = [f"start: reply | {json.dumps(self.before)} {calls}", f"reply: %json {json.dumps(reply)}"]
+        elif use.must_call:
             start = [f"start: {json.dumps(self.before) if self.before else ''} {calls}"]
         elif self.before:
             # lazy: a text ends at the first `before`, if there is one
@@ -217,8 +220,9 @@ class CallFormat:
         else:
             start = ["start: TEXT | call", r"TEXT: /([^{\s](.|\n)*)?/"]
         text = "\n".join(["%llguidance {}", *start, f"call: {' | '.join(bodies)}", *rules])
-        found = [it.schema for it in schemas]
-        return Grammar(text, "tools", any(map(multiplies, found)), key_rule(found, self.before or None))
+        found = [*(it.schema for it in schemas), *([] if reply is None else [reply])]
+        before = self.before if reply is None else ""
+        return Grammar(text, "tools", any(map(multiplies, found)), key_rule(found, before or None))
 
     def parsed(self, text: str) -> tuple[ToolCall, ...]:
         """Return the calls of a reply, without one that was cut off."""

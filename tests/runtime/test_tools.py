@@ -483,6 +483,26 @@ def test_arguments_are_an_object_whatever_the_schema_says(session, schema):
     assert session.stats.relaxed_tools == ((("f", ("type",)),) if schema.get("type") else ())
 
 
+def test_a_reply_beside_tools_fits_a_schema_or_calls(session):
+    """Whatever is drawn, there is no other text."""
+    kinds = set()
+    for seed in range(12):
+        drawn = edgekv.Sampling(temperature=3.0, top_k=0, top_p=1.0, seed=seed)
+        text = said(session, json_schema={"enum": ["yes", "no"]}, sampling=drawn, max_tokens=400)
+        calls = session.stats.tool_calls
+        assert bool(text) != bool(calls)
+        kinds.add("calls" if calls else json.loads(text))
+        for call in calls:
+            jsonschema.validate(json.loads(call.arguments), SCHEMAS[call.name])
+    assert "calls" in kinds
+    assert kinds & {"yes", "no"}
+    assert said(session, json_schema={"const": "yes"}, tool_choice="none") == '"yes"'
+    said(session, json_schema={"const": "yes"}, tool_choice="required", max_tokens=400)
+    assert session.stats.tool_calls
+    with pytest.raises(edgekv.GrammarError, match=r"json_schema cannot be followed.*which no grammar expresses"):
+        said(session, json_schema={"uniqueItems": True})
+
+
 def test_names_of_servers_are_names_of_tools(session):
     tools = [tool("files/read.one:v2", day=DAY)]
     said(session, tools=tools, tool_choice="required", parallel_tool_calls=False)
@@ -491,7 +511,7 @@ def test_names_of_servers_are_names_of_tools(session):
 
 def test_a_grammar_and_tools_exclude_each_other(session):
     with pytest.raises(edgekv.ConfigError, match="without a grammar"):
-        said(session, json_schema=True)
+        said(session, grammar='root ::= "a"')
     with pytest.raises(edgekv.ConfigError, match="messages"):
         said(session, [1, 2, 3])
 

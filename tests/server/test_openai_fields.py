@@ -186,7 +186,7 @@ async def test_log_probabilities_of_a_text(client):
         ({"tools": [{"type": "web_search"}]}, "invalid_value", "is no function"),
         ({"tool_choice": "required"}, "invalid_value", "needs tools"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "g"}, "invalid_value", "'g'"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}], "response_format": {"type": "json_object"}},
+        ({"tools": [{"type": "function", "function": {"name": "f"}}], "grammar": 'root ::= "a"'},
          "invalid_value", "without a grammar"),
         ({"top_logprobs": 3}, "invalid_value", "top_logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "invalid_value", "top_logprobs"),
