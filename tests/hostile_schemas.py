@@ -24,8 +24,9 @@ HOSTILE = {
     "deep": "[" * 100_000,
     "no number": {"const": math.nan},
     "not plain": {"enum": [{1, 2}]},
-    "rounded": {"enum": [2**60, 2**60 + 1]},
-    "least integer": {"const": -(2**63)},
+    "rounded": {"type": "integer", "maximum": 2**60 + 1},
+    "least integer": {"type": "integer", "minimum": -(2**63)},
+    "rounded, in a list": {"allOf": [{"enum": [2**60 + 1]}]},
     "least bounds": {"type": "integer", "minimum": -1e30, "maximum": -1e29},
     "a key twice": '{"const": 1, "const": 2}',
 }

@@ -11,6 +11,7 @@ from typing import Any
 from edgekv.errors import GrammarError
 
 from .combinations import multiplies
+from .exact_numbers import NotExactError, exact_grammar
 from .key_rule import KeyRule, key_rule
 from .schema_parts import drop_empty_words, parts, rounded_numbers, schemas_within
 
@@ -39,7 +40,7 @@ class Grammar:
     @property
     def schema(self) -> dict[str, Any] | None:
         """The JSON schema that it was made of, with llguidance's options; None = it was made of something else."""
-        if self.name != "json_schema":
+        if self.name != "json_schema" or self.text.startswith("%"):
             return None
         schema: dict[str, Any] = json.loads(self.text)["grammars"][0]["json_schema"]
         return schema
@@ -54,10 +55,14 @@ def grammar_of(grammar: str | None, json_schema: Mapping[str, Any] | str | bool 
         raise GrammarError("grammar= and json_schema= are both given; a reply follows one of them")
     if json_schema is not None:
         schema = schema_of(json_schema, "json_schema")
-        _check_numbers(schema, "json_schema")
         drop_empty_words(schema)
         _check_size(json.dumps(schema), "json_schema")
         text = json.dumps({"grammars": [{"json_schema": {"x-guidance": JSON_OPTIONS} | schema}]})
+        if any(map(rounded_numbers, parts(schema))):
+            try:
+                text = exact_grammar(schema, JSON_OPTIONS)
+            except NotExactError as error:
+                raise _rounded(error.place, "json_schema") from None
         return Grammar(text, "json_schema", multiplies(schema), key_rule([schema]))
     if not isinstance(grammar, str) or not grammar.strip():
         raise GrammarError(f"grammar={grammar!r} is not possible; give a grammar as a text (docs/replies.md)")
@@ -107,10 +112,15 @@ def _check_numbers(schema: object, name: str) -> None:
     """Raise GrammarError for a number that would be rounded."""
     for part in parts(schema):
         for word in rounded_numbers(part):
-            raise GrammarError(
-                f"{name} has a number at {part.place[:200]}{word} that would be rounded: a double has to hold it, and "
-                "it has to be less than 2**63; write it as a text, as in '1234567890123456789', or leave it out"
-            )
+            raise _rounded(f"{part.place}{word}", name)
+
+
+def _rounded(place: str, name: str) -> GrammarError:
+    return GrammarError(
+        f"{name} has a number that would be rounded, at {place[:200]}: a bound has to be a double, less than 2**63; a "
+        "larger constant has to stand in an object with 'additionalProperties': false, a list or anyOf; write it as "
+        "a text, as in '1234567890123456789', or leave it out"
+    )
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
