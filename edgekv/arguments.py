@@ -9,11 +9,19 @@ from typing import Any
 
 from .errors import ConfigError
 
+MOST_SHOWN = 200  # characters of a value in an error
+
+
+def shown(value: object) -> str:
+    """Return a value as an error tells it."""
+    text = repr(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
 
 def path_of(name: str, value: object) -> Path:
     """Return the path that an argument names: a text, a Path, or the bytes of one. Raises ConfigError."""
     if not isinstance(value, (str, bytes, os.PathLike)) or value in ("", b""):
-        raise ConfigError(f"{name}={value!r} is no path; give one as a text or as a Path")
+        raise ConfigError(f"{name}={shown(value)} is no path; give one as a text or as a Path")
     return Path(os.fsdecode(value))
 
 
@@ -29,7 +37,7 @@ def paths_of(name: str, value: object) -> tuple[Path, ...]:
 def listed(name: str, value: object, kind: str) -> tuple[Any, ...]:
     """Return the values that an argument lists. kind: the word for them. Raises ConfigError for anything but a list."""
     if not isinstance(value, Iterable) or isinstance(value, (str, bytes, Mapping, os.PathLike)):
-        raise ConfigError(f"{name}={value!r} is no list; give a list of {kind}")
+        raise ConfigError(f"{name}={shown(value)} is no list; give a list of {kind}")
     return tuple(value)
 
 
@@ -40,7 +48,7 @@ def check_flag(name: str, value: object, *, may_be_open: bool = False) -> None:
     """
     possible = "True, False or None" if may_be_open else "True or False"
     if not (isinstance(value, bool) or (may_be_open and value is None)):
-        raise ConfigError(f"{name}={value!r} is not possible; give {possible}")
+        raise ConfigError(f"{name}={shown(value)} is not possible; give {possible}")
 
 
 def check_names(given: Iterable[str], possible: Iterable[str], whose: str, meant: Mapping[str, str]) -> None:

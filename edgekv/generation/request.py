@@ -9,7 +9,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
-from edgekv.arguments import check_flag, check_names, listed
+from edgekv.arguments import check_flag, check_names, listed, shown
 from edgekv.errors import ConfigError, InputError
 
 from .sampler import Sampling
@@ -38,7 +38,7 @@ _NO_CHARACTER = re.compile("[\ud800-\udfff]")  # surrogates, which stand for byt
 def check_text(text: object, remedy: str = "give a text") -> None:
     """Raise InputError for what is no text, and for a text that UTF-8 cannot hold. remedy: for what is no text"""
     if not isinstance(text, str):
-        raise InputError(f"{text!r} is no text; {remedy}")
+        raise InputError(f"{shown(text)} is no text; {remedy}")
     found = _NO_CHARACTER.search(text)
     if found is not None:
         begin = max(0, found.start() - 20)
@@ -134,23 +134,21 @@ class GenerationOptions(TypedDict, total=False):
 def reply_fields(options: GenerationOptions) -> dict[str, Any]:
     """Return the fields of a `GenerationRequest` for these options. Raises ConfigError for an unknown one."""
     check_names(options, GenerationOptions.__annotations__, "a reply", MEANT)
-    fields: dict[str, Any] = {**options}
+    # None is the default of all others
+    fields: dict[str, Any] = {
+        name: value for name, value in options.items() if value is not None or name == "max_tokens"
+    }
     grammar, json_schema = fields.pop("grammar", None), fields.pop("json_schema", None)
     if grammar is not None or json_schema is not None:
         from edgekv.grammar.source import grammar_of  # few replies need it
 
         fields["grammar"] = grammar_of(grammar, json_schema)
-    stop = fields.pop("stop", None)
-    stops = (stop,) if isinstance(stop, str) else () if stop is None else listed("stop", stop, "texts, or a text")
-    sampling = fields.pop("sampling", None)
-    for name in ("allow_loops", "ignore_eos", "stop_tokens", "min_tokens"):
-        if fields.get(name) is None:
-            fields.pop(name, None)
+    stop = fields.get("stop", ())
+    fields["stop"] = (stop,) if isinstance(stop, str) else listed("stop", stop, "texts, or a text")
+    fields["stop_tokens"] = listed("stop_tokens", fields.get("stop_tokens", ()), "token ids")
     for name in fields.keys() & {"allow_loops", "ignore_eos"}:
         check_flag(name, fields[name])
-    if "stop_tokens" in fields:
-        fields["stop_tokens"] = listed("stop_tokens", fields["stop_tokens"], "token ids")
-    return fields | {"stop": stops, "sampling": Sampling() if sampling is None else sampling}
+    return fields
 
 
 def _is_count(value: object) -> bool:

@@ -42,7 +42,7 @@ def with_tool_calls(
                 "tools beside json_schema need a chat template that writes words before a call, and this one writes "
                 "none; leave one of both out"
             )
-        loaded.matcher(request.grammar)  # so that an error names the schema
+        loaded.matcher(request.grammar)  # an error names the schema here, and tools below
         schema = request.grammar.schema
     grammar, matcher, stats.relaxed_tools = _tool_matcher(form, use, loaded, schema)
     return replace(request, grammar=grammar), matcher, ToolCallReader(form)

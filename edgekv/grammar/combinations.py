@@ -17,7 +17,7 @@ _LISTS = ("anyOf", "oneOf")
 
 
 class _Alternatives(NamedTuple):
-    """What a schema stands for.
+    """Number and size of the alternatives that a schema stands for.
 
     n: its alternatives, or those of the part within it that has most; n_chars: characters of the longest one
     n_combined: characters of all combinations, at the place that makes most of them

@@ -11,7 +11,7 @@ from .schema_parts import parts, rounded_numbers
 
 MOST_CHARS = 1 << 20  # characters of all rules
 MOST_FIRST = 50  # members of an object that may be its first one
-MOST_REFERENCES = 10  # references that lead to a constant
+MOST_REFERENCES = 100  # references that are followed to constants
 
 _NOTES = frozenset({"title", "description", "default", "examples", "example", "deprecated", "$schema", "$comment"})
 _DEFINITIONS = ("$defs", "definitions")
@@ -45,7 +45,7 @@ def exact_grammar(schema: Mapping[str, Any], options: Mapping[str, Any]) -> str:
     Raises NotExactError for a schema that has them elsewhere.
     """
     writer = _Writer(schema, options)
-    start = writer.value(schema, "", 0)
+    start = writer.value(schema, "")
     rules = [f"r{i}: {rule}" for i, rule in enumerate(writer.rules)]
     return "\n".join(["%llguidance {}", f"start: {start}", f"W: /{options['whitespace_pattern']}/", *rules])
 
@@ -58,13 +58,15 @@ class _Writer:
 
     def __init__(self, root: Mapping[str, Any], options: Mapping[str, Any]) -> None:
         self.rules: list[str] = []
-        self._n_chars = 0
+        self._n_chars = self._n_references = 0
+        self._known: dict[int, bool] = {}  # by the identity of a part: whether it has a number that would be rounded
         self._options = options
         self._root = root
         self._definitions = {key: root[key] for key in _DEFINITIONS if key in root}
+        self._defines_rounded = next(_rounded(self._definitions, ""), None) is not None
 
-    def value(self, schema: Any, place: str, n_references: int) -> str:
-        """Return the values of a schema. n_references: that were followed to it"""
+    def value(self, schema: Any, place: str) -> str:
+        """Return the values of a schema."""
         if not isinstance(schema, dict) or not self._rounds(schema):
             return self._rule(f"%json {json.dumps(self._alone(schema))}", place)
         for word, shape in _SHAPES.items():
@@ -74,14 +76,15 @@ class _Writer:
         if words & {"const", "enum"} and words <= {"const", "enum", "type"}:
             return self._constants(schema, place)
         if words == {"anyOf"}:
-            inner = [self.value(it, f"{place}anyOf/{i}/", n_references) for i, it in enumerate(schema["anyOf"])]
+            inner = [self.value(it, f"{place}anyOf/{i}/") for i, it in enumerate(schema["anyOf"])]
             return self._rule(" | ".join(inner), place)
-        if words == {"$ref"} and n_references < MOST_REFERENCES:
-            return self.value(resolved(self._root, schema["$ref"]), place, n_references + 1)
+        if words == {"$ref"} and self._n_references < MOST_REFERENCES:
+            self._n_references += 1
+            return self.value(resolved(self._root, schema["$ref"]), place)
         if words <= {"type", "items", "minItems", "maxItems"} and schema.get("type") == "array":
-            return self._list(schema, place, n_references)
+            return self._list(schema, place)
         if words <= {"type", "properties", "required", "additionalProperties"} and schema.get("type") == "object":
-            return self._object(schema, place, n_references)
+            return self._object(schema, place)
         raise NotExactError(next(_rounded(schema, place), place))
 
     def _rule(self, expression: str, place: str) -> str:
@@ -94,17 +97,16 @@ class _Writer:
 
     def _rounds(self, schema: Mapping[str, Any]) -> bool:
         """Return True if a schema, or one that it may refer to, has a number that would be rounded."""
-        return next(_rounded(self._with_definitions(schema), ""), None) is not None
-
-    def _with_definitions(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a schema with the definitions of the whole one if it refers to any, and otherwise with none."""
-        own = {key: value for key, value in schema.items() if key not in _DEFINITIONS}
-        return own | (self._definitions if _refers(own) else {})
+        if id(schema) not in self._known:
+            own = _own(schema)
+            refers = self._defines_rounded and _refers(own)
+            self._known[id(schema)] = refers or next(_rounded(own, ""), None) is not None
+        return self._known[id(schema)]
 
     def _alone(self, schema: Any) -> dict[str, Any]:
         """Return a schema that can be compiled by itself. True stands for any value."""
-        schema = schema if isinstance(schema, dict) else {} if schema is True else {"not": {}}
-        return {"x-guidance": self._options} | self._with_definitions(schema)
+        own = _own(schema) if isinstance(schema, dict) else {} if schema is True else {"not": {}}
+        return {"x-guidance": self._options} | own | (self._definitions if _refers(own) else {})
 
     def _constants(self, schema: Mapping[str, Any], place: str) -> str:
         word = "const" if "const" in schema else "enum"
@@ -117,25 +119,27 @@ class _Writer:
             raise NotExactError(f"{place}{word}")
         return self._rule(" | ".join(map(_json, texts)), place)
 
-    def _list(self, schema: Mapping[str, Any], place: str, n_references: int) -> str:
+    def _list(self, schema: Mapping[str, Any], place: str) -> str:
         least, most = max(schema.get("minItems", 0), 0), schema.get("maxItems")
-        item = self.value(schema.get("items", {}), f"{place}items/", n_references)
+        item = self.value(schema.get("items", {}), f"{place}items/")
         if most == 0:
             return '"[" W? "]"'
         more = f"{{{max(least - 1, 0)},{'' if most is None else most - 1}}}"
         items = f'({item} (W? "," W? {item}){more} W?)'
         return f'"[" W? {items}{"" if least else "?"} "]"'
 
-    def _object(self, schema: Mapping[str, Any], place: str, n_references: int) -> str:
+    def _object(self, schema: Mapping[str, Any], place: str) -> str:
         """Return an object. Its keys come in the order of the schema, each but the first after a comma."""
         named, required = schema.get("properties", {}), schema.get("required", [])
-        if schema.get("additionalProperties") is not False or any(key not in [*named] for key in required):
+        are_named = all(isinstance(key, str) and key in named for key in required)
+        if schema.get("additionalProperties") is not False or not are_named:
             raise NotExactError(f"{place}additionalProperties")
         members = []
         for key, inner in named.items():
-            value = self.value(inner, f"{place}properties/{key}/", n_references)
+            value = self.value(inner, f"{place}properties/{key}/")
             members.append(self._rule(f'{_json(_json(key))} W? ":" W? {value}', place))
-        must = [key in required for key in named]
+        needed = {*required}
+        must = [key in needed for key in named]
         n_first = must.index(True) + 1 if any(must) else len(members)
         if n_first > MOST_FIRST:
             raise NotExactError(f"{place}properties")
@@ -147,6 +151,11 @@ class _Writer:
 
 def _rounded(schema: Mapping[str, Any], place: str) -> Iterator[str]:
     return (f"{part.place}{word}" for part in parts(dict(schema), place) for word in rounded_numbers(part))
+
+
+def _own(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a schema without definitions for references."""
+    return {key: value for key, value in schema.items() if key not in _DEFINITIONS}
 
 
 def _refers(schema: Mapping[str, Any]) -> bool:

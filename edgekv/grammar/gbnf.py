@@ -54,7 +54,7 @@ class _Token:
     text: str
 
 
-_Expression = list["str | _Rule | _Token"]  # in Lark's syntax, in parts
+_Expression = list["str | _Rule | _Token"]  # parts of an expression in Lark's syntax
 
 
 def is_lark(text: str) -> bool:
@@ -114,7 +114,7 @@ class _Parser:
         self._text = text
         self._tokens = tokens
         self._at = 0
-        self._n_groups = 0  # that are open
+        self._n_groups = 0  # open groups
 
     def rules(self) -> dict[str, _Expression]:
         """Return the rules, by name."""

@@ -1,4 +1,4 @@
-"""Why llguidance refuses a grammar or a schema, in words of schemas."""
+"""Reasons for which llguidance refuses a grammar or a schema, in words of schemas."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MEANT = (
     (r"regex parse error:.*?error: ([^\n]*)", r"a pattern cannot be followed: \1"),
     (r"lexer error", r"a text or a pattern in it has no end"),
 )
-_PLACE = re.compile(r"(?:at )?(\d+)\(\d+\): ")  # of a grammar in Lark's syntax
+_PLACE = re.compile(r"(?:at )?(\d+)\(\d+\): ")  # place in a grammar in Lark's syntax
 
 
 def reason_of(error: str) -> str:

@@ -19,7 +19,7 @@ Choices = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=
 
 
 class Form(NamedTuple):
-    """What a reply must be, as the field `name` says it: one of a JSON schema and a grammar."""
+    """Form of a reply, as the field `name` says it: one of a JSON schema and a grammar."""
 
     name: str
     json_schema: Mapping[str, Any] | None = None
