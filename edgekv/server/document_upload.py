@@ -57,16 +57,15 @@ def _suffix(name: str) -> str:
 
 
 async def _receive(request: Request, path: Path, state: ServerState) -> None:
-    """Write the body to a file. Raises ApiError."""
+    """Write the body to a file. Raises ApiError, at once for one that is announced as too large."""
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced) > UPLOAD_BYTES:
+        raise _too_large()
     try:
         with anyio.fail_after(state.settings.request_s), path.open("wb") as file:
             async for piece in request.stream():
                 if file.tell() + len(piece) > UPLOAD_BYTES:
-                    raise ApiError(
-                        413,
-                        "request_too_large",
-                        f"the document has more than {format_size(UPLOAD_BYTES)}; send less, or its text",
-                    )
+                    raise _too_large()
                 await anyio.to_thread.run_sync(file.write, piece)
     except TimeoutError:
         raise ApiError(408, "timeout", f"the document did not come within {state.settings.request_s:g} s") from None
@@ -76,6 +75,11 @@ async def _receive(request: Request, path: Path, state: ServerState) -> None:
         raise ApiError(
             503, "no_room", f"the document cannot be kept while it is read: {error.strerror or error}"
         ) from error
+
+
+def _too_large() -> ApiError:
+    what = f"the document has more than {format_size(UPLOAD_BYTES)}; send less, or its text"
+    return ApiError(413, "request_too_large", what)
 
 
 def _converted(path: Path, name: str, state: ServerState) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import warnings
 import pytest
 from asgi import until_nothing_is_held
 from document_files import paragraph, pdf_of, write_docx
+from starlette.requests import Request
 
 from edgekv.server import document_upload
 from edgekv.server.document_upload import PATH
@@ -83,3 +84,14 @@ def test_a_document_that_is_too_large_is_refused(ask, monkeypatch):
     assert found.status_code == 413
     assert "more than 1000" in found.json()["error"]["message"]
     assert sent(ask, "a.txt", b"x" * 1000).json()["text"] == "x" * 1000
+
+
+def test_a_document_that_is_announced_as_too_large_is_refused_before_it_comes(ask, monkeypatch):
+    async def nothing(request):
+        raise AssertionError("the body was read")
+        yield
+
+    monkeypatch.setattr(Request, "stream", nothing)
+    headers = {"Content-Type": "application/pdf", "Content-Length": str(document_upload.UPLOAD_BYTES + 1)}
+    found = ask(f"{document_upload.PATH}?name=long.pdf", method="POST", content=b"x", headers=headers)
+    assert (found.status_code, found.json()["error"]["code"]) == (413, "request_too_large")
