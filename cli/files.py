@@ -95,7 +95,7 @@ def checked_texts(paths: Sequence[Path], stack: ExitStack) -> list[NamedFile]:
     if problem is not None and not read:
         raise problem
     if blank:
-        say(f"nothing is in, and left out: {_shown(blank)}")
+        say(f"left out, because nothing is in them: {_shown(blank)}")
     names = iter(short_names([path for path, _ in read if not _is_stdin(path)]))
     return [NamedFile(text, STDIN if _is_stdin(path) else next(names)) for path, text in read]
 

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 import zipfile
 import zlib
+
+from edgekv.documents.formats import format_of
+from edgekv.documents.report import Report
 
 OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 RELATIONSHIPS = "http://schemas.openxmlformats.org/package/2006/relationships"
 XML = '<?xml version="1.0" encoding="UTF-8"?>'
+
+
+def converted(path):
+    """Return the text of a document and the report on it, made in this process."""
+    report = Report()
+    module = importlib.import_module(f"edgekv.documents.{format_of(path)}")
+    return "".join(module.text_of(path, report)), report
 
 
 def pdf_of(pages):

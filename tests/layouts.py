@@ -81,6 +81,16 @@ LAYOUTS = [
         },
     ),
     Layout(
+        "raised number in full size",
+        "10^6 fish",
+        {PDF: pdf_page(placed(("10", 60, 700), ("6", 72.3, 705), ("fish", 81, 700)))},
+    ),
+    Layout(
+        "small text beside a line",
+        "Total of all that we hold\t417",
+        {PDF: pdf_page(placed(("Total", 60, 700), ("of all that we hold", 86, 704, 7), ("417", 300, 700)))},
+    ),
+    Layout(
         "mark of a note",
         "25^1 pounds",
         {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import BinaryIO
 
 from .archive import Archive
@@ -20,7 +21,7 @@ _ASIDES = {"footnote": "note", "endnote": "endnote", "comment": "comment"}
 _MARGINS = {"hdr": "header", "ftr": "footer"}
 
 # second forms of a drawing, and text that was moved away; elements that end with Change have former formats
-_SKIPPED = frozenset({"Fallback", "moveFrom", "instrText"})
+_SKIPPED = frozenset({"Fallback", "moveFrom"})
 _WRITTEN = {"tab": "\t", "ptab": "\t", "noBreakHyphen": "-"}  # elements that stand for characters
 _SCRIPTS = {"superscript": RAISED, "subscript": LOWERED}
 _LEFT_OUT = {"strike": STRUCK, "dstrike": STRUCK, "vanish": HIDDEN}
@@ -113,7 +114,7 @@ class _Body:
             self._paragraph = self._style(given)
             self._item = self._paragraph.item
         elif tag == "numPr":
-            self._item = Item(is_item=True)
+            self._item = replace(self._item, is_item=True)
         elif tag == "ilvl":
             self._item.level = whole(given)
         elif tag == "numId":

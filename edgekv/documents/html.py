@@ -43,6 +43,7 @@ _STYLE_SCRIPT = re.compile(r"vertical-align\s*:\s*(sup|sub)(?:er)?\b", re.I)
 _FILLED_IN = frozenset({"", "text", "number", "email", "tel", "url", "date", "time", "month", "week", "search"})
 _TICKED = frozenset({"checkbox", "radio"})
 MOST_ROWS = 65534  # the most rows that a cell reaches down
+_MOST_DEPTH = 10  # lists in lists that are told from each other
 
 Attributes = dict[str, str | None]
 
@@ -104,6 +105,7 @@ class TextParser(HTMLParser):
     def finish(self) -> str:
         """End the text, and return what is left of it."""
         self.close()
+        self._end_formula()
         self._writer.finish()
         return self._writer.take()
 
@@ -113,6 +115,8 @@ class TextParser(HTMLParser):
         if self._skipped:
             return
         given = dict(attrs)
+        if tag in _PARAGRAPHS or tag in _LINES:
+            self._end_formula()  # its end is missing
         if self._formula is not None:
             self._formula.start(tag)
         elif tag == "math":
@@ -137,8 +141,10 @@ class TextParser(HTMLParser):
             self._fill_in(given)
 
     def _begin_block(self, tag: str, given: Attributes) -> None:
-        self._break(tag)
         writer = self._writer
+        if tag in _HEADINGS:
+            writer.begin_prose()
+        self._break(tag)
         if tag == "pre":
             self._preformatted += 1
         elif tag == "table":
@@ -148,14 +154,15 @@ class TextParser(HTMLParser):
         elif tag == "tr":
             writer.begin_row()
         elif tag in ("td", "th"):
-            rows = _count(given.get("rowspan"), 1)
             writer.begin_cell()
-            writer.widen_cell(_count(given.get("colspan"), 1), rows if 0 < rows < MOST_ROWS else MOST_ROWS)
+            rows = _count(given.get("rowspan"), 1) or MOST_ROWS  # 0 = down to the last one
+            writer.widen_cell(_count(given.get("colspan"), 1), min(rows, MOST_ROWS))
         elif tag in _LISTS:
             self._lists.append(_List(tag, given))
         elif tag == "li":
             items = self._lists[-1] if self._lists else _List("ul", {})
-            writer.prefix("  " * (len(self._lists) - 1) + items.mark(given.get("value")))
+            depth = min(len(self._lists), _MOST_DEPTH)
+            writer.prefix("  " * (depth - 1) + items.mark(given.get("value")))
         elif tag in _HEADINGS:
             writer.prefix(_HEADINGS[tag])
 

@@ -1,159 +1,26 @@
-"""The text of a page, told by where its words stand: columns one after the other, rows of tables, paragraphs.
-
-Lengths are in points. x goes right and y goes up, as a reader sees the text.
-"""
+"""The text of a page, told by where its lines stand: columns one after the other, rows of tables, paragraphs."""
 
 from __future__ import annotations
 
 import itertools
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from statistics import median
 
-from .scripts import LOWERED, RAISED, fraction, written
+from .page_lines import SPACE, Line, Run
 
 HYPHEN = "\x02"  # ends a line whose last word goes on in the next one
 
 # lengths below are in heights of a line, some 1.2 times the size of its font
-WIDE = 0.9  # a gap between two cells, or two columns
-_SPACE = 0.15  # a gap between two words
-_OVERLAP = 0.1  # runs that stand side by side may share so much
-_SMALL = 0.85  # raised and lowered text is at most so high
-_RISE = 0.08  # its baseline is at least so far off
-_MOST_TIMES = 2.2  # a run is at most so many times as high as another in its line
 _FAR = 4.0  # lines that are so far apart belong to different tables
 _PROSE_WIDTH, _PROSE_FILL = 7.0, 0.7  # lines of a column of prose are so wide on average, and fill so much of it
-_MARGIN_WIDTH, _MARGIN_FILL = 10.0, 0.6  # lines whose ends are no ends of paragraphs are so wide, and fill so much
 _FULL = 0.9  # lines in scripts without small letters fill so much
+_MARGIN_WIDTH, _MARGIN_FILL = 10.0, 0.6  # lines whose ends are no ends of paragraphs are so wide, and fill so much
+
 _FEW_LINES = 3
 _MOST_COLUMNS = 64
-_LOOKED_AT = 4  # letters of a run that tell its direction
-
 _ITEM = re.compile(r"[-\u2022\u2023\u25e6\u25aa*\u2013\u2014]\s|\(?\w{1,3}[.)]\s")
-
-
-@dataclass(slots=True)
-class Run:
-    """Words that stand side by side in one size. baseline: the y that they stand on"""
-
-    text: str
-    left: float
-    right: float
-    bottom: float
-    top: float
-    baseline: float
-
-    @property
-    def height(self) -> float:
-        """The height of its line, whatever letters it has."""
-        return self.top - self.bottom
-
-    def mirrored(self) -> Run:
-        """Return the run as a mirror shows it: text that goes left then goes right."""
-        return replace(self, left=-self.right, right=-self.left)
-
-    def is_above(self, other: Run) -> bool:
-        """Return True for a run that stands above another one, as the upper part of a fraction does."""
-        middle = (self.left + self.right) / 2
-        return other.left <= middle <= other.right and self.baseline > other.baseline + _RISE * other.height
-
-
-class Line:
-    """Runs that stand in one line, from left to right."""
-
-    def __init__(self, run: Run) -> None:
-        self.runs = [run]
-        self.main = run  # the highest one
-
-    def takes(self, run: Run) -> bool:
-        """Return True if a run stands in this line, beside its runs, or below a raised one."""
-        low, high = (run, self.main) if run.height < self.main.height else (self.main, run)
-        if not high.bottom <= (low.bottom + low.top) / 2 <= high.top or high.height > _MOST_TIMES * low.height:
-            return False
-        slack, last = _OVERLAP * high.height, self.runs[-1]
-        if run.left >= last.right - slack:
-            return True
-        if last.is_above(run) and _mark(last, self.main) == RAISED:
-            return True
-        return all(run.left >= it.right - slack or run.right <= it.left + slack for it in self.runs)
-
-    def add(self, run: Run) -> None:
-        """Add a run that this line takes."""
-        at = len(self.runs)
-        while at and run.right <= self.runs[at - 1].left + _OVERLAP * run.height:
-            at -= 1
-        self.runs.insert(at, run)
-        if run.height > self.main.height:
-            self.main = run
-
-    def cells(self) -> list[Run]:
-        """Return what stands between wide gaps."""
-        cells = [[self.runs[0]]]
-        for before, run in itertools.pairwise(self.runs):
-            if run.left - before.right >= WIDE * self.main.height:
-                cells.append([])
-            cells[-1].append(run)
-        return [_joined(cell, self.main) for cell in cells]
-
-
-def _mark(run: Run, main: Run) -> str:
-    """Return RAISED or LOWERED for a small run off the baseline; "" = it is neither."""
-    if run.height > _SMALL * main.height or abs(run.baseline - main.baseline) < _RISE * main.height:
-        return ""
-    return RAISED if run.baseline > main.baseline else LOWERED
-
-
-def _joined(runs: Sequence[Run], main: Run) -> Run:
-    """Return runs of a line as one."""
-    text, i = "", 0
-    while i < len(runs):
-        run, mark, size = runs[i], _mark(runs[i], main), 1
-        if i and run.left - runs[i - 1].right >= _SPACE * main.height:
-            text = text.rstrip(" ") + " "
-        if mark == RAISED and i + 1 < len(runs) and run.is_above(runs[i + 1]):
-            text += " " * text[-1:].isdigit() + fraction(run.text.strip(), runs[i + 1].text.strip())
-            size = 2
-        elif mark:
-            after = runs[i + 1].text[:1] if i + 1 < len(runs) else ""
-            text += written(mark, run.text.strip(), text[-1:], after)
-        else:
-            text += run.text.lstrip(" ") if text.endswith(" ") else run.text
-        i += size
-    return Run(text.strip(), runs[0].left, max(it.right for it in runs), main.bottom, main.top, main.baseline)
-
-
-def goes_left(runs: Iterable[Run]) -> bool:
-    """Return True for a page that is read from right to left, as Arabic and Hebrew are."""
-    kinds = Counter(unicodedata.bidirectional(letter) for run in runs for letter in run.text[:_LOOKED_AT])
-    return kinds["R"] + kinds["AL"] > kinds["L"]
-
-
-def lines_of(runs: Iterable[Run]) -> list[Line]:
-    """Return the lines of runs, in the order of the page's content."""
-    lines: list[Line] = []
-    for run in runs:
-        if not run.text.strip():
-            continue
-        if lines and lines[-1].takes(run):
-            lines[-1].add(run)
-        else:
-            lines.append(Line(run))
-    return lines
-
-
-def insert(lines: list[Line], run: Run) -> None:
-    """Put a run that is no content of the page, such as the value of a field, where it stands."""
-    for line in lines:
-        if line.takes(run):
-            main = line.main
-            run.bottom, run.top, run.baseline = main.bottom, main.top, main.baseline
-            line.add(run)
-            return
-    below = (i for i, line in enumerate(lines) if line.main.baseline < run.baseline)
-    lines.insert(next(below, len(lines)), Line(run))
 
 
 def text_of_lines(lines: Iterable[Line]) -> str:
@@ -304,7 +171,7 @@ def _goes_on(line: Run, following: Run, margin: float, pitch: float) -> bool:
     return bool(
         line.baseline - following.baseline <= 1.25 * pitch
         and (following.left < line.left + 0.5 * height or _ITEM.match(line.text))
-        and line.right + _SPACE * height + word > margin
+        and line.right + SPACE * height + word > margin
         and not _ITEM.match(text)
     )
 

@@ -14,7 +14,8 @@ from typing import Any
 import pypdfium2
 from pypdfium2 import raw
 
-from .page_layout import WIDE, Run, goes_left, insert, lines_of, text_of_lines
+from .page_layout import text_of_lines
+from .page_lines import WIDE, Run, goes_left, insert, lines_of
 from .pdf_annotations import Annotations, Place, annotations_of, runs_of
 from .report import STRUCK, DocumentError, Report
 

@@ -11,7 +11,7 @@ from typing import Any
 import pypdfium2
 from pypdfium2 import raw
 
-from .page_layout import Run
+from .page_lines import Run
 
 LINE_PTS = 12.0  # height of a line of a field
 MOST_CHARS = 1 << 20  # characters of one annotation

@@ -99,7 +99,7 @@ class TextWriter:
     def gap(self, gap: int) -> None:
         """Ask for a gap before the next text."""
         if gap >= LINE:
-            self.end_script()
+            self._write_script()
         self._gap = max(self._gap, min(gap, BLANK) if self._is_in_cell() else gap)
 
     def prefix(self, mark: str) -> None:
@@ -171,6 +171,13 @@ class TextWriter:
         else:
             self.gap(BLANK)
 
+    def begin_prose(self) -> None:
+        """Take the current cell for prose: it begins with a line of its own, and keeps its lines."""
+        if self._is_in_cell():
+            self._write_script()
+            table = self._tables[-1]
+            table.cell_chars, table.written, table.goes_on = CELL_CHARS, table.column, False
+
     def widen_cell(self, columns: int, rows: int = 1) -> None:
         """Make the current cell so many columns wide, and so many rows high."""
         if self._tables:
@@ -200,7 +207,7 @@ class TextWriter:
         lead = ""
         if table is not None and table.cell_chars is not None:
             if table.cell_chars == 0:
-                self._gap = NOTHING if table.goes_on else self._gap
+                self._gap = NOTHING if table.goes_on else max(self._gap, LINE)
                 lead = table.tabs()
             if self._is_in_cell():
                 text = text.replace("\n", " ").replace("\t", " ")

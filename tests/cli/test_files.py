@@ -165,9 +165,9 @@ def test_empty_files_are_left_out_where_there_are_others(model):
     line = ["ask", "-m", model, *SMALL, *REPLY, "What?", "--json", "-f"]
     many = run_here(*line, "src/**/*.py", "blank.py", "blank.html")
     assert prompt_tokens(many) == prompt_tokens(run_here(*line, "src/sub/m.py", "src/sub/own.py"))
-    assert "nothing is in, and left out: src/empty.py, blank.py, blank.html\n" in many.stderr
+    assert "left out, because nothing is in them: src/empty.py, blank.py, blank.html\n" in many.stderr
     talk = run_here("chat", "-m", model, *SMALL, *REPLY, stdin="/read *.txt blank.py\n/read blank.py\n")
-    assert "nothing is in, and left out: blank.py\n" in talk.stderr
+    assert "left out, because nothing is in them: blank.py\n" in talk.stderr
     assert "blank.py holds nothing but blanks; give" in talk.stderr
 
 

@@ -507,7 +507,7 @@ def test_a_failure_is_said_and_nothing_is_lost(browser, address, answer, message
         assert finished(page) == "The reply is complete."
         assert page.locator("li.assistant .said").all_text_contents() == ["whole"]
         bodies = [json.loads(request.post_data)["messages"] for request in asked]
-        parts = [{"type": "text", "text": text} for text in ("Some notes\n\n", "What?")]
+        parts = [{"type": "text", "text": text} for text in ("[file notes.txt]\nSome notes\n\n", "What?")]
         assert bodies == [[{"role": "user", "content": parts}]] * 2
 
 

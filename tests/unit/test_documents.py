@@ -92,78 +92,6 @@ def test_chapters_of_an_epub_come_in_the_order_of_the_book(text_of, tmp_path):
     assert text_of("novel.epub") == "# One\n\nFirst\nline\n\n[page 7]\n\nSecond\n\nThird\n\n"
 
 
-PAGE = '<html xmlns="http://www.w3.org/1999/xhtml"><head><title>t</title></head><body><p>{}</p></body></html>'
-
-
-def write_book(path, chapters, **members):
-    """Write an EPUB of chapters: (reference, name in the archive or None, media type, text)."""
-    items = "".join(f'<item id="i{i}" href="{it[0]}" media-type="{it[2]}"/>' for i, it in enumerate(chapters))
-    spine = "".join(f'<itemref idref="i{i}"/>' for i in range(len(chapters)))
-    pages = {f"OPS/{name}": PAGE.format(text) for _, name, _, text in chapters if name is not None}
-    package = {"OPS/book.opf": f"<package><manifest>{items}</manifest><spine>{spine}</spine></package>"}
-    return write_epub(path, [], **package, **pages, **members)
-
-
-XHTML = "application/xhtml+xml"
-
-
-@pytest.mark.parametrize(
-    ("reference", "name"),
-    [
-        ("a%20b.xhtml", "a b.xhtml"),
-        ("CR%21a.xhtml", "CR%21a.xhtml"),
-        ("A.xhtml", "a.XHTML"),
-        ("Caf%C3%A9.xhtml", "Cafe\u0301.xhtml"),
-        ("../OPS/a.xhtml#part2", "a.xhtml"),
-        ("text/a.xhtml", "text\\a.xhtml"),
-    ],
-)
-def test_a_chapter_is_found_by_any_spelling_of_its_name(text_of, tmp_path, reference, name):
-    write_book(tmp_path / "a.epub", [("first.html", "first.html", XHTML, "One"), (reference, name, XHTML, "Two")])
-    assert text_of("a.epub") == "One\n\nTwo\n\n"
-
-
-@pytest.mark.parametrize(
-    "kind", ["text/x-oeb1-document", "text/html", "Application/XHTML+xml", "application/octet-stream"]
-)
-def test_chapters_of_every_type_are_read(text_of, tmp_path, kind):
-    write_book(tmp_path / "a.epub", [("a.html", "a.html", kind, "<![CDATA[x < 417]]> &amp; y")])
-    assert text_of("a.epub") == "x < 417 & y\n\n"
-
-
-def test_a_chapter_that_is_not_there_is_told_and_the_others_are_read(text_of, tmp_path):
-    chapters = [
-        ("a.html", "a.html", XHTML, "One"),
-        ("gone.html", None, XHTML, ""),
-        ("c.html", "c.html", XHTML, "Three"),
-    ]
-    write_book(tmp_path / "a.epub", chapters)
-    with pytest.warns(UserWarning, match=r"lacks 1 of its 3 chapters, which are missing or damaged: 'gone\.html'; the"):
-        assert text_of("a.epub") == "One\n\nThree\n\n"
-    write_book(tmp_path / "a.epub", [(f"{i}.html", None, XHTML, "") for i in range(5)])
-    with pytest.raises(
-        InputError, match=r"lacks 5 of its 5 .*: '0\.html', '1\.html', '2\.html' and 2 more; get it again"
-    ):
-        text_of("a.epub")
-
-
-def test_a_damaged_chapter_loses_no_other(text_of, tmp_path):
-    chapters = [
-        ("a.html", "a.html", XHTML, "One"),
-        ("b.html", "b.html", XHTML, "Two " * 99),
-        ("c.html", "c.html", XHTML, "3"),
-    ]
-    path = write_book(tmp_path / "a.epub", chapters)
-    content = bytearray(path.read_bytes())
-    at = content.index(b"OPS/b.html") + len(b"OPS/b.html")
-    content[at : at + 20] = bytes(20)
-    path.write_bytes(content)
-    with pytest.warns(UserWarning, match=r"lacks 1 of its 3 chapters, .*: 'b\.html'"):
-        text = text_of("a.epub")
-    assert text.startswith("One\n\n")
-    assert text.endswith("3\n\n")
-
-
 def test_a_protected_epub_is_refused(text_of, tmp_path):
     reference = '<encryption><EncryptedData><CipherReference URI="OPS/{}"/></EncryptedData></encryption>'
     for name, is_protected in (("font.otf", False), ("text/chapter0.xhtml", True), ("text%2Fchapter%30.xhtml", True)):
@@ -195,6 +123,20 @@ def test_empty_cells_of_html_keep_their_columns(text_of):
     rows = "<tr><th></th><th>May</th><th>June</th><tr><td>sold<td><td>3</tr><tr><td></td><td></td></tr>"
     page = f"<p>Sales<table>{rows}<tr><td>lost<td>1<td></td><td></td></tr></table><p>End"
     assert text_of("page.html", page.encode()) == "Sales\n\n\tMay\tJune\nsold\t\t3\nlost\t1\n\nEnd"
+
+
+def test_a_cell_with_a_heading_is_prose(text_of):
+    page = "<table><tr><td>Home<br>About<td><h2>Main</h2><p>One<p>Two<td>Ad</table><p>End"
+    assert text_of("page.html", page.encode()) == "Home About\n\n## Main\n\nOne\n\nTwo\n\tAd\n\nEnd"
+
+
+def test_a_raised_number_ends_with_its_line(text_of):
+    page = "<p>10<sup>6</sup><ol><li>x<sup>2</sup></li></ol><h2>Two<sup>a</sup></h2><pre>25<sup>1</sup>\n</pre>"
+    assert text_of("page.html", page.encode()) == "10^6\n\n1. x^2\n\n## Two^a\n\n25^1\n"
+
+
+def test_a_formula_without_end_is_text(text_of):
+    assert text_of("a.html", b"<p>x <math><mi>y</mi><p>key <b>417</b><p><math><mn>982") == "x y\n\nkey 417\n\n982"
 
 
 def test_every_end_of_a_line_in_html_is_one(text_of):

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from document_files import write_docx
-
-from edgekv.documents import zipped
-from edgekv.documents.report import Report
+from document_files import converted, write_docx
 
 LEVEL = '<w:lvl w:ilvl="{}"><w:start w:val="{}"/><w:numFmt w:val="{}"/><w:lvlText w:val="{}"/></w:lvl>'
 SHARED = '<w:abstractNum w:abstractNumId="{}">{}</w:abstractNum>'
@@ -16,19 +13,20 @@ ANEW = '<w:lvlOverride w:ilvl="0"><w:startOverride w:val="{}"/></w:lvlOverride>'
 
 @pytest.fixture
 def marks(tmp_path):
-    """A function that returns the marks of items: (list, level), or the id of a style."""
+    """A function that returns the marks of items: (list, level), or the id of a style, perhaps with a level."""
 
     def read(items, numbering="", styles=""):
         body = ""
         for item in items:
-            properties = (
-                f'<w:pStyle w:val="{item}"/>'
-                if isinstance(item, str)
-                else f'<w:numPr><w:ilvl w:val="{item[1]}"/><w:numId w:val="{item[0]}"/></w:numPr>'
-            )
+            if isinstance(item, str):
+                style, _, level = item.partition(":")
+                properties = f'<w:pStyle w:val="{style}"/>'
+                properties += f'<w:numPr><w:ilvl w:val="{level}"/></w:numPr>' if level else ""
+            else:
+                properties = f'<w:numPr><w:ilvl w:val="{item[1]}"/><w:numId w:val="{item[0]}"/></w:numPr>'
             body += f"<w:p><w:pPr>{properties}</w:pPr><w:r><w:t>x</w:t></w:r></w:p>"
         path = write_docx(tmp_path / "a.docx", body, numbering=numbering, styles=styles)
-        return [it.removesuffix("x") for it in "".join(zipped.text_of(path, Report())).strip("\n").split("\n\n")]
+        return [it.removesuffix("x") for it in converted(path)[0].strip("\n").split("\n\n")]
 
     return read
 
@@ -61,3 +59,10 @@ def test_a_style_may_have_a_list_and_be_a_heading(marks):
     numbered = '<w:pPr><w:numPr><w:numId w:val="1"/></w:numPr></w:pPr>'
     styles = f'<w:style w:styleId="H"><w:name w:val="heading 2"/>{numbered}</w:style>'
     assert marks(["H", "H"], numbering, styles) == ["## 1 ", "## 2 "]
+
+
+def test_a_paragraph_may_name_a_level_of_its_style_s_list(marks):
+    numbering = SHARED.format(5, LEVEL.format(0, 1, "decimal", "%1") + LEVEL.format(1, 1, "decimal", "%1.%2"))
+    numbering += LIST.format(1, 5, "")
+    styles = '<w:style w:styleId="S"><w:pPr><w:numPr><w:numId w:val="1"/></w:numPr></w:pPr></w:style>'
+    assert marks(["S", "S:1", "S:1"], numbering, styles) == ["1 ", "  1.1 ", "  1.2 "]

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 
 import layouts
 import pytest
-
-from edgekv.documents.formats import format_of
-from edgekv.documents.report import Report
+from document_files import converted
 
 CASES = [(it, format_) for it in layouts.LAYOUTS for format_ in layouts.FORMATS if format_ in it.sources]
 DOCS = Path(__file__).parents[2] / "docs" / "documents.md"
-
-
-def converted(path):
-    """Return the text of a document, and its report, from this process."""
-    report = Report()
-    module = importlib.import_module(f"edgekv.documents.{format_of(path)}")
-    return "".join(module.text_of(path, report)), report
 
 
 @pytest.mark.parametrize(("layout", "format_"), CASES, ids=[f"{it.name}-{format_}" for it, format_ in CASES])
