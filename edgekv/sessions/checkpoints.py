@@ -76,9 +76,9 @@ class Checkpoints:
     def close(self) -> None:
         """Remove all checkpoints."""
         self.drop_from(0)
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None  # if an interrupt comes next, the file is closed as it is dropped
+        if file is not None:
+            file.close()
 
     def _least_missed(self) -> int:
         """Return the index of the checkpoint to give up, by the least cost: tokens to read again / distance to the end.
