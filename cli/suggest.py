@@ -115,6 +115,7 @@ def _planned(folder: Path, model: SuggestedModel, ceiling: int) -> Suggestion:
 
 
 def _suggestion(path: Path, ceiling: int, **facts: Any) -> Suggestion:
+    """Plan a model, and return it with what the plan says."""
     cells, kv_type, resident = None, None, 0.0
     try:
         plan = edgekv.plan(path, memory=ceiling, **ALONE)

@@ -32,7 +32,7 @@ def test_on_the_disk_sessions_need_no_room_in_memory(memory_ceiling, default_mod
 
 
 def test_by_default_several_sessions_have_room_beside_cells_that_take_all_of_it(memory_ceiling, default_model):
-    options = {"memory": "188MiB", "kv_type": "f16", "threads": 1, "focus": False}
+    options = {"memory": "188MiB", "kv_type": "f16", "resident": 1, "threads": 1, "focus": False}
     ended = memory_ceiling("188MiB").run(take_turns, default_model, 4 * TEXT, 3, **options)
     found = ended.value
     assert found["on disk"] > found["session"]
@@ -40,7 +40,7 @@ def test_by_default_several_sessions_have_room_beside_cells_that_take_all_of_it(
 
 
 def test_shared_beginnings_stay_in_the_plan(memory_ceiling, default_model):
-    options = {"memory": "190MiB", "kv_type": "f16", "threads": 1}
+    options = {"memory": "190MiB", "kv_type": "f16", "resident": 1, "threads": 1}
     ended = memory_ceiling("190MiB").run(share_a_beginning, default_model, 7 * TEXT, **options)
     found = ended.value
     assert found["reused"][0] == 0 < found["budget"] < found["reused"][1]

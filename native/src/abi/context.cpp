@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <string>
 
 using namespace edgekv;
 
@@ -46,10 +47,16 @@ void add_slots(const llama_context & ctx, uint32_t n_slots) {
     }
 }
 
-// Whether tables of embeddings are looked up in the file: where it is not mapped, and llama.cpp need not place weights elsewhere.
+// Whether tables of embeddings are looked up in the file: if it is not mapped, and llama.cpp need not place weights elsewhere.
 bool looks_up_tables(const llama_model_params & params) {
     return params.load_mode == LLAMA_LOAD_MODE_NONE && !params.no_alloc && params.tensor_buft_overrides == nullptr &&
            params.n_gpu_layers == 0;
+}
+
+bool has_table(const WeightsFile & file, const StreamedLayers & layers) {
+    bool found = false;
+    file.each([&](const std::string & weight, int64_t) { found = found || layers.is_table(weight); });
+    return found;
 }
 
 // Throws Error if so many layers cannot be streamed.
@@ -67,16 +74,19 @@ void require_streamable(const WeightsFile & file, const llama_model_params & par
     }
 }
 
-// NULL if all weights stay in memory.
+// NULL if all weights stay in memory. file: NULL if nothing is read again
 std::shared_ptr<StreamedWeights> streamed_weights(const std::shared_ptr<const WeightsFile> & file, const llama_model_params & params,
                                                   uint32_t n_streamed) {
-    if (n_streamed > 0) {
-        require_streamable(*file, params, n_streamed);
-    } else if (!looks_up_tables(params) || file->n_files() > 1) {
+    if (n_streamed == 0 && !looks_up_tables(params)) {
         return nullptr;
     }
     const StreamedLayers layers = { file->n_layers(), n_streamed, file->has_output() };
-    return layers.pattern(*file).empty() ? nullptr : std::make_shared<StreamedWeights>(file, layers);
+    if (n_streamed > 0) {
+        require_streamable(*file, params, n_streamed);
+    } else if (file->n_files() > 1 || !has_table(*file, layers)) {
+        return nullptr;
+    }
+    return std::make_shared<StreamedWeights>(file, layers);
 }
 
 } // namespace

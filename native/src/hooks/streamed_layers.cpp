@@ -69,7 +69,7 @@ std::string StreamedLayers::pattern(const WeightsFile & file) const {
     if (!numbers.empty()) {
         all += (all.empty() ? "" : "|") + ("blk\\." + any_of(numbers) + "\\." + any_of(names));
     }
-    return all.empty() ? "" : "^(" + all + ")$";
+    return "^(" + all + ")$";
 }
 
 bool is_experts(const ggml_tensor & weight) {

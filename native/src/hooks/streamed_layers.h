@@ -26,7 +26,7 @@ struct StreamedLayers {
     // Whether the weight is a table of which rows are read when they are looked up, however many layers are streamed.
     bool is_table(const std::string & weight) const;
 
-    // Names of the weights of a file that are streamed, and of tables, as a regular expression; "" = there are none.
+    // Names of the weights of a file that are streamed, and of tables, as a regular expression.
     std::string pattern(const WeightsFile & file) const;
 };
 
