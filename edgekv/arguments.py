@@ -25,13 +25,20 @@ def path_of(name: str, value: object) -> Path:
     return Path(os.fsdecode(value))
 
 
-def paths_of(name: str, value: object) -> tuple[Path, ...]:
-    """Return the paths that an argument names: several, or a single one; None = none. Raises ConfigError."""
-    if isinstance(value, (str, bytes, os.PathLike)):
-        return (path_of(name, value),)
+def paths_of(name: str, value: object) -> tuple[os.PathLike[str], ...]:
+    """Return the paths that an argument names: several, or a single one; None = none. Raises ConfigError.
+
+    Objects that are paths stay as they are: a file may have a name of its own (`prompt.named_files`).
+    """
     if value is None:
         return ()
-    return tuple(path_of(name, path) for path in listed(name, value, "paths"))
+    is_one = isinstance(value, (str, bytes, os.PathLike))
+    given = (value,) if is_one else listed(name, value, "paths")
+    return tuple(it if _is_path(it) else path_of(name, it) for it in given)
+
+
+def _is_path(value: object) -> bool:
+    return isinstance(value, os.PathLike) and isinstance(os.fspath(value), str)
 
 
 def listed(name: str, value: object, kind: str) -> tuple[Any, ...]:

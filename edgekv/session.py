@@ -198,7 +198,7 @@ class Session:
         tokens, so let no stranger write a part of it. Other arguments and errors as for `chat`.
         """
         check_text(prompt, NO_TEXT)
-        content: tuple[str | Path, ...] = (*paths_of("files", files), *([prompt] if prompt else []))
+        content: tuple[str | Path, ...] = (*map(Path, paths_of("files", files)), *([prompt] if prompt else []))
         if not content:
             raise InputError("the prompt is empty; write something to continue, or name files")
         self._live()
@@ -654,7 +654,7 @@ class Session:
                 self._engine.reap()
 
 
-def _content(files: Sequence[Path], text: str) -> tuple[str | Path, ...]:
+def _content(files: Sequence[os.PathLike[str]], text: str) -> tuple[str | Path, ...]:
     """Return files, then a text, with an empty line between each two; several files have lines with their names."""
     contents: list[tuple[str | Path, ...]] = [*contents_of(files), *([(text,)] if text else [])]
     return tuple(part for content in contents for part in (*content, PARAGRAPH))[:-1]
