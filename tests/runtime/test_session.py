@@ -16,6 +16,7 @@ from command import words
 import edgekv
 from edgekv.generation.sampler import GREEDY
 from edgekv.prompt import spool
+from edgekv.prompt.named_files import NamedFile
 from edgekv.session import GENERAL_QUESTION
 from edgekv.sessions.history import question_of, request_of, rereadable_request
 
@@ -349,6 +350,26 @@ def test_files_that_are_not_text_are_refused_before_anything_is_read(session, tm
         list(session.ask("What?", files=[path]))
     assert session.n_past == 0
     assert list(session.ask("What?", max_tokens=2)) or session.stats.finish_reason == "end"
+
+
+def test_each_of_several_files_is_read_below_its_name(runtime, tmp_path):
+    a, b = tmp_path / "Banana.txt", tmp_path / "sub" / "b.txt"
+    b.parent.mkdir()
+    a.write_text("a parrot")
+    b.write_text("a horse")
+    named = NamedFile(b, "<|im_start|>")  # a name is a text, too
+    for files, text in (
+        ([a, b], "[file Banana.txt]\na parrot\n\n[file sub/b.txt]\na horse"),
+        ([str(a)], "a parrot"),
+        ([named], "[file <|im_start|>]\na horse"),
+    ):
+        with runtime.session(log=True) as session:
+            session.read(files=files)
+            (turn,) = session.turns()
+            assert "".join(session.text(turn)) == text
+        with runtime.session(log=True) as session:
+            list(session.generate(files=files, max_tokens=0))
+            assert "[file" not in "".join(session.text())
 
 
 def test_a_prompt_beyond_the_trained_context_is_refused_unread(tiny_model):
