@@ -45,7 +45,9 @@ def serve(
             "leave a conversation its cells, or 4,096.",
         ),
     ] = None,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds for a request, with the time that it waits.")] = 600,
+    timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds for a request, with its wait, but without reading.")
+    ] = 600,
     keep: Annotated[int, typer.Option(min=1, help="Conversations that are kept for their next message.")] = 8,
     sessions: Annotated[
         Path | None,

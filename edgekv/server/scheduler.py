@@ -188,6 +188,8 @@ class Running:
         self._left = left
         self._told = ended
         self._loop = asyncio.get_running_loop()
+        self._seconds = seconds
+        self._has_read = False  # a block of the prompt was read since the timer began
         self._timer = self._loop.call_later(seconds, self._expire)
         self._events: deque[Event | ApiError] = deque()
         self._posted = asyncio.Event()
@@ -204,6 +206,8 @@ class Running:
         """Add an event, from any thread."""
         if self._first_s is None and isinstance(event, (Piece, Ended)):
             self._first_s = time.monotonic() - self.begun_s
+        if isinstance(event, PromptProgress):
+            self._has_read = True
         if isinstance(event, Ended):
             self._told(event.usage, self._first_s or 0.0)
         if isinstance(event, Piece):
@@ -262,7 +266,14 @@ class Running:
         self._left(self)
 
     def _expire(self) -> None:
-        """End the request whose time is up. The error comes before the end of the reply."""
+        """End the request whose time is up. The error comes before the end of the reply.
+
+        The time begins anew while the prompt is read, which takes longer the longer it is.
+        """
+        if self._has_read:
+            self._has_read = False
+            self._timer = self._loop.call_later(self._seconds, self._expire)
+            return
         self.post(ApiError(504, "timeout", "the request took too long; try again, or ask for less"))
         self._left(self)
 

@@ -34,7 +34,7 @@ class Settings:
     sessions_dir: folder that conversations are saved in when the server stops, and loaded from when it starts;
         None = they end with the server
     conversations_dir: folder that keeps the conversations of the page; None = each browser keeps its own
-    request_s: seconds for a request, with the time that it waits
+    request_s: seconds for a request, with the time that it waits; they begin anew while its prompt is read
     max_body: bytes of a request's body
     bodies: bytes that all requests together may hold while they come in and wait; long texts lie on the disk and do
         not count

@@ -121,6 +121,27 @@ def test_the_place_of_a_reply_is_free_when_its_end_is_seen(memory):
     queue.close()
 
 
+def test_the_time_of_a_request_begins_anew_while_its_prompt_is_read(memory):
+    go = threading.Event()
+    queue = RequestQueue(lambda request, emit, stop: go.wait(), limit=0, seconds=600, memory=memory)
+
+    async def work():
+        running = queue.submit(ReplyRequest())
+        for _ in range(3):
+            running.post(PromptProgress(1, 2))
+            running._expire()
+            assert not running.has_end
+        running._expire()  # nothing was read since
+        assert running.has_end
+        with pytest.raises(ApiError, match="took too long"):
+            await text(running)
+        await running.aclose()
+
+    asyncio.run(work())
+    go.set()
+    queue.close()
+
+
 def test_nothing_follows_the_end_of_a_reply(memory):
     """Neither an error after it nor its time, however slowly a client reads."""
 
