@@ -119,7 +119,7 @@ def test_values_that_cannot_work_are_refused(model, command):
         "--min-p -1.0": ["--min-p", "-1"],
         "--temp -1.0": ["--temp", "-1"],
         "--repeat-penalty 0.5": ["--repeat-penalty", "0.5"],
-        "--seed -1": ["--seed", "-1"],
+        "--seed -2": ["--seed", "-2"],
     }.items():
         question = ["Hello"] if command == "ask" else []
         result = run_here(command, "-m", model, *SMALL, *options, *question, stdin="Hello\n")
