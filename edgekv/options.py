@@ -172,6 +172,7 @@ class Options:
     split: tuple[float, ...] | None = field(init=False)
     parsed_policy: Policy = field(init=False)
     parsed_focus: Policy = field(init=False)
+    turned_focus: Policy = field(init=False)
     n_threads: int = field(init=False)
     archive_bytes: int = field(init=False)
     swap_memory_bytes: int | None = field(init=False)
@@ -194,6 +195,7 @@ class Options:
         object.__setattr__(self, "tensor_split", self.split)
         object.__setattr__(self, "parsed_policy", parse_policy(DEFAULT_POLICY if self.policy is None else self.policy))
         object.__setattr__(self, "parsed_focus", self._focus())
+        object.__setattr__(self, "turned_focus", self._turned_focus())
         object.__setattr__(self, "n_threads", default_threads() if self.threads is None else self.threads)
         object.__setattr__(self, "archive_bytes", size_or_none(self.archive) or 0)
         object.__setattr__(self, "swap_memory_bytes", size_or_none(self.swap_memory))
@@ -349,6 +351,14 @@ class Options:
                 "time, such as keydiff or snapkv"
             )
         return policy
+
+    def _turned_focus(self) -> Policy:
+        """Return what scores by a probe while keys are turned: even cells, since divided ones lose facts there.
+
+        A policy that was named stays.
+        """
+        is_named = self.focus_policy is not None or "queries" in self.parsed_policy.reads
+        return self.parsed_focus if is_named else parse_policy(default_focus())
 
     @property
     def maps_weights(self) -> bool:

@@ -25,7 +25,7 @@ class Repositioning:
         self._margin = options.block + options.probe_cells  # tokens that may be fed before the next eviction
         halfway = (cache.shape.n_cells_max + n_ctx_train) // 2
         self._first = 0 if options.kv_type == "f16" else halfway
-        self.is_long = False  # True once a text left the first half
+        self.is_long = options.reposition == "always"  # True once a text left the first half, too
         self._before: tuple[int, bool] | None = None  # n_past and `is_long` when a text was announced
 
     def clear(self) -> None:
@@ -52,6 +52,11 @@ class Repositioning:
         """Return True if the first eviction in a text of n_tokens turns keys. is_long: as before the text"""
         is_long |= self._options.reposition == "always" or n_tokens > self._well_known
         return self._turns and is_long
+
+    @property
+    def turns(self) -> bool:
+        """True if evictions turn keys, from now on or sooner or later in this text."""
+        return self._turns and self.is_long
 
     def due(self) -> bool:
         """Return True if the next eviction must turn the keys that it keeps."""

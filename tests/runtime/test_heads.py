@@ -64,16 +64,22 @@ def test_heads_keep_what_the_reference_keeps(model, spec, kv_type):
 
 
 @pytest.mark.parametrize(
-    ("focus_policy", "spread"),
-    [("snapkv+critical+heads", True), ("snapkv(window=64, kernel=15)+critical", False), (None, True)],
+    ("focus_policy", "reposition", "spread"),
+    [
+        ("snapkv+critical+heads", "auto", True),
+        ("snapkv(window=64, kernel=15)+critical", "auto", False),
+        (None, "auto", True),
+        (None, "always", False),
+        ("snapkv+heads", "always", True),
+    ],
 )
-def test_a_probe_divides_as_its_policy_says(model, focus_policy, spread):
-    """The default one as the runtime's policy does, for so few cells. What is said then is divided again."""
+def test_a_probe_divides_as_its_policy_says(model, focus_policy, reposition, spread):
+    """The default one as the runtime's policy does, unless keys are turned. What is said then is divided again."""
     w_o = w_o_of(model, SHAPE, parse_policy("snapkv+critical"))
     reference = Reference(**HEADS, w_o=w_o, rope=rope_of(model, SHAPE))
     rng = np.random.default_rng(6)
     tokens, probe = rng.integers(3, 250, 300).tolist(), rng.integers(3, 250, 40).tolist()
-    options = {"policy": "keydiff+heads", "focus_policy": focus_policy, **OPTIONS}
+    options = {"policy": "keydiff+heads", "focus_policy": focus_policy, "reposition": reposition, **OPTIONS}
     with recorded_runtime(model, **HEADS, before_compaction=reference, **options) as run:
         assert run.runtime.block_loop.read(tokens, lambda n: True, probe)
         assert run.runtime.block_loop.work.probes > 0

@@ -162,7 +162,11 @@ def test_texts_are_read_without_the_general_question():
         assert options.parsed_focus.spec == even + "+heads"
         merged = Options(memory="1GiB", policy="keydiff+heads+merge(cells=8)", budget=budget)
         assert merged.parsed_focus.spec == even + "+heads+merge"
+        assert options.turned_focus.spec == merged.turned_focus.spec == even
         assert Options(memory="1GiB", policy="keydiff", budget=budget).parsed_focus.spec == even
+    for given in ({"focus_policy": "snapkv+heads"}, {"policy": "snapkv+heads"}):
+        named = Options(memory="1GiB", budget=128, **{"policy": "keydiff+heads"} | given)
+        assert named.turned_focus == named.parsed_focus
     assert Options(memory="1GiB", policy="keydiff(rope=off)").reads_alone
     assert not Options(memory="1GiB", policy="keydiff").reads_alone
 
