@@ -481,7 +481,7 @@ class BlockLoop:
 
     @property
     def _focus(self) -> Policy:
-        """What scores by a probe."""
+        """The policy that scores by a probe."""
         return self._options.turned_focus if self.repositioning.turns else self._options.parsed_focus
 
     def _ask(self, probe: Sequence[int]) -> None:

@@ -8,7 +8,7 @@ CHUNK_BYTES = 1 << 18  # bytes of a large file that pass through memory at once
 
 
 class RawFile(Protocol):
-    """What a raw file does, such as `io.FileIO`."""
+    """A raw file, such as an `io.FileIO`."""
 
     def seek(self, offset: int, whence: int = ..., /) -> int:
         """Go to a position, and return it."""

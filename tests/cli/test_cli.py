@@ -24,6 +24,7 @@ def test_ask_json_prints_one_object_and_nothing_else(model, book):
         *("answer", "model", "policy", "budget_cells", "block", "kv_type", "prompt_tokens", "generated_tokens"),
         *("finish_reason", "evictions", "repositions", "budgets", "kv_bytes", "focus", "memory", "timing"),
         *("drafted_tokens", "accepted_tokens", "passes", "tokens_seen", "kept_tokens", "forgotten_tokens"),
+        *("recalls", "recalled_cells", "archived_tokens"),
     }
     assert set(report["memory"]) == {
         *("ceiling_bytes", "planned_peak_bytes", "peak_rss_bytes", "times_over_ceiling", "parts"),
@@ -33,7 +34,7 @@ def test_ask_json_prints_one_object_and_nothing_else(model, book):
     assert report["memory"]["peak_rss_bytes"] <= report["memory"]["ceiling_bytes"]
     assert set(report["timing"]) == {
         *("load_s", "prefill_s", "ttft_s", "prefill_tok_per_s", "decode_tok_per_s"),
-        *("probe_s", "score_s", "compact_s", "first_pass_s"),
+        *("probe_s", "score_s", "compact_s", "recall_s", "first_pass_s"),
     }
     assert (report["budget_cells"], report["block"], report["policy"]) == (64, 32, "keydiff(rope=off)")
     assert report["prompt_tokens"] > 400

@@ -1,4 +1,4 @@
-"""What a chat and `ask` say of tokens that were evicted: when it begins, how many, and of which messages."""
+"""A chat and `ask` say what was evicted: when it begins, how many tokens, and of which messages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_chat_that_remembers_all_says_nothing_of_forgetting(model, isolated):
 
 def test_stats_say_how_much_is_forgotten(model):
     shown = chat(model, LONG, "/stats").stderr
-    figures = shown[shown.index(".gguf", shown.index(HINT)) :]  # of /stats
+    figures = shown[shown.index(".gguf", shown.index(HINT)) :]  # shown by /stats
     kept, seen = map(int, re.search(r"remembers (\d+) of (\d+) tokens", figures).groups())
     forgotten = int(re.search(r"(\d+) tokens forgotten", figures)[1])
     assert kept + forgotten == seen

@@ -47,7 +47,7 @@ def test_an_answer_follows_a_grammar(ask, text_file, grammar, how):
     [
         ({"--json-schema": '{"not": {}}'}, "--json-schema cannot be followed: "),
         ({"--json-schema": "no JSON"}, "--json-schema is not JSON"),
-        ({"--grammar": "root ="}, "grammar is refused: "),
+        ({"--grammar": "root ="}, "grammar has '=' in line 1 where ::= must stand"),
         ({"--grammar": 'root ::= "a"', "--json-schema": "{}"}, "are both given"),
         ({"--json-schema": ""}, "holds nothing"),
     ],

@@ -79,7 +79,7 @@ def test_a_prompt_no_longer_than_its_question_is_read(opened, n_tokens):
 
 @pytest.mark.parametrize("n_read", [4, 12])
 def test_reading_may_stop_within_the_question(opened, n_read):
-    """What was fed until then stays; the last token of all is no reason to call it unread."""
+    """Tokens that were fed until then stay; at the last token of all the prompt counts as read."""
     with opened(ubatch=4) as runtime:
         loop, first = runtime.block_loop, len(TOKENS) - len(PROBE)
         is_whole = loop.read(TOKENS, lambda n: loop.cache.n_past < first + n_read, PROBE)

@@ -230,7 +230,7 @@ def test_a_text_that_fits_is_read_without_probes(tiny_model, tmp_path):
 
     n_tokens = stats(64).prompt_tokens
     assert n_tokens > 300
-    assert stats(n_tokens - 17).probes > 0  # of the question 16 tokens, half a block, lie in spare cells
+    assert stats(n_tokens - 17).probes > 0  # 16 tokens of the question, half a block, lie in spare cells
     assert stats(n_tokens - 16).probes == stats(n_tokens - 16).evictions == 0
     assert stats(n_tokens).probes == stats(n_tokens).evictions == 0
 
@@ -429,7 +429,7 @@ def test_a_model_with_broken_weights_is_an_error_not_a_reply(tiny_model, tmp_pat
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("quantization", ["F32", "Q8_0", "Q4_0"])
 def test_one_damaged_number_of_a_norm_is_an_error_not_a_reply(tiny_model, tmp_path, quantization, value):
-    """It is one of many activations, which products of quantised weights make whole numbers of."""
+    """Products of quantised weights round activations to whole numbers; one that is not finite must stay visible."""
     gguf = pytest.importorskip("gguf")
     whole = tiny_model(n_layer=2, n_ctx_train=2048, quantization=quantization)
     norm = next(tensor for tensor in gguf.GGUFReader(whole).tensors if tensor.name == "blk.0.attn_norm.weight")

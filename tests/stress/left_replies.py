@@ -61,7 +61,7 @@ class Watched:
 
     def __init__(self) -> None:
         self.wrong: list[str] = []
-        self.queue: turn_queue.TurnQueue | None = None  # that of the open runtime
+        self.queue: turn_queue.TurnQueue | None = None  # the queue of the open runtime
         self.reached = threading.Event()  # the thread is held, or done
         self.release = threading.Event()
         self._held: tuple[threading.Thread, str] | None = None

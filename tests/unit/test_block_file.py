@@ -89,7 +89,7 @@ def test_blocks_of_closed_parts_are_used_again(whole):
     full = size_of(whole)
     for part in parts[:2]:
         part.close()
-        part.close()  # as its finalizer does
+        part.close()  # a finalizer closes it again
     parts[:2] = [whole.part(), whole.part()]
     for part in parts[:2]:
         write_all(part, data[:-1])

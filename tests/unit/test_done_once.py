@@ -1,4 +1,4 @@
-"""What is done once in a process is done once, whichever threads are the first to need it."""
+"""Imports and warm-ups of a process are done once, whichever threads are the first to need them."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def second_comes(monkeypatch, lock_of, first, second):
 
 
 def test_a_plan_waits_for_the_warmup_of_another_thread(monkeypatch):
-    """It counts what that leaves in memory."""
+    """The plan counts the memory that the warm-up leaves."""
     done = []
     monkeypatch.setattr(warmup, "_waiting", [])
 
