@@ -12,6 +12,7 @@ import typer
 
 import edgekv
 from edgekv.extras import needed
+from edgekv.memory import process
 from edgekv.store.temp_folder import TempFolder
 
 from .measure_heads import MeasureHeads, measure_at_first_use
@@ -89,6 +90,7 @@ def serve(
     from edgekv.server.serving import listening, serve
     from edgekv.server.slots import open_runtime
 
+    process.use_one_heap()
     for option, named in (("sessions", sessions), ("conversations", conversations), ("swap_dir", swap_dir)):
         _make(option, named)
     with closing(TempFolder(swap_dir or Path(tempfile.gettempdir()))) as folder:

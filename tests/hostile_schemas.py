@@ -29,6 +29,8 @@ HOSTILE = {
     "rounded, in a list": {"allOf": [{"enum": [2**60 + 1]}]},
     "least bounds": {"type": "integer", "minimum": -1e30, "maximum": -1e29},
     "a key twice": '{"const": 1, "const": 2}',
+    "long in a row": {"const": "".join(chr(97 + i * 7 % 26) for i in range(20_000))},
+    "too wide": {"type": "object", "properties": {f"key{i}": {"type": "string"} for i in range(3000)}},
 }
 for _name, _depth in (("deep object", 3000), ("less deep object", 300)):
     HOSTILE[_name] = {"type": "integer"}
@@ -40,7 +42,7 @@ HEAVY = {
     "many repeats": {"type": "string", "pattern": "((((a{1,99}){1,99}){1,99}){1,99}){1,99}"},
     "wide": {
         "type": "object",
-        "properties": {f"key{i}": {"$ref": "#/$defs/x"} for i in range(3000)},
+        "properties": {f"key{i}": {"$ref": "#/$defs/x"} for i in range(1200)},
         "$defs": {"x": {"anyOf": [{"type": "string", "pattern": f"[a-z]{{{i}}}{i}.*"} for i in range(30)]}},
     },
     "endless object": {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]},

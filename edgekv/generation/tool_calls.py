@@ -11,6 +11,7 @@ from edgekv.engine.loaded_model import LoadedModel
 from edgekv.errors import ConfigError, GrammarError
 from edgekv.grammar.combinations import multiplies
 from edgekv.grammar.masks import Matcher
+from edgekv.grammar.size import GRAMMAR_BYTES, schema_bytes
 from edgekv.grammar.source import Grammar
 from edgekv.grammar.tool_schemas import FittedSchema, any_object, fitted, plain
 from edgekv.prompt.tool_form import tool_form
@@ -54,12 +55,12 @@ def _tool_matcher(
     """Return the grammar of calls and its matcher, and what was relaxed for them. reply: as of `CallFormat.grammar`
 
     The grammar holds a schema that compiles as it is, and leaves out the words of others that do not compile. If all
-    tools together are too much for one grammar, the largest schemas stand for any object. So do those that combine many
+    tools together are too much for one grammar, or for the plan, the largest schemas stand for any object. So do those that combine many
     alternatives if there is no room for that.
 
     Raises what `LoadedModel.matcher` raises, but GrammarError only if the names of the tools alone are too much.
     """
-    schemas = [plain(tool.parameters) for tool in use.callable]
+    schemas = _within_the_plan([plain(tool.parameters) for tool in use.callable])
     grammar = form.grammar(use, schemas, reply)
     too_many = set()
     if grammar.multiplies and loaded.room_to_combine(grammar.name) is not None:
@@ -70,9 +71,12 @@ def _tool_matcher(
         matcher = loaded.matcher(grammar)
         if not matcher.notes:
             return grammar, matcher, _dropped(use, schemas)
-    schemas = [
-        any_object() if i in too_many else fitted(tool.parameters, loaded.judge) for i, tool in enumerate(use.callable)
-    ]
+    schemas = _within_the_plan(
+        [
+            any_object() if i in too_many else fitted(tool.parameters, loaded.judge)
+            for i, tool in enumerate(use.callable)
+        ]
+    )
     grammar = form.grammar(use, schemas, reply)
     largest = sorted(range(len(schemas)), key=lambda i: -len(use.callable[i].parameters))
     while True:
@@ -86,6 +90,16 @@ def _tool_matcher(
             schemas[i] = any_object()
         del largest[:n_half]
         grammar = form.grammar(use, schemas, reply)
+
+
+def _within_the_plan(schemas: list[FittedSchema]) -> list[FittedSchema]:
+    """Return the schemas of all tools. The largest ones stand for any object if all take more than is planned."""
+    found = list(schemas)
+    n_bytes = [schema_bytes(it.schema) for it in found]
+    while sum(n_bytes) > GRAMMAR_BYTES:
+        largest = max(range(len(found)), key=n_bytes.__getitem__)
+        found[largest], n_bytes[largest] = any_object(), 0
+    return found
 
 
 def _dropped(use: ToolUse, schemas: list[FittedSchema]) -> Dropped:

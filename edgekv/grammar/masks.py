@@ -18,10 +18,11 @@ from edgekv.memory.sizes import MIB
 from .gbnf import Tokens, is_lark, lark_of
 from .json_keys import Allowed, KeyWatch, Pieces
 from .reasons import reason_of
+from .size import GRAMMAR_BYTES, schema_bytes
 from .source import Grammar
 from .tool_schemas import TOOL_OPTIONS, Verdict
 
-# Bounds of one grammar; with these it takes at most GRAMMAR_BYTES (tests/memory/test_grammars_ceiling.py).
+# Bounds of one grammar beside those of its text (`size`); with all of them it takes at most GRAMMAR_BYTES.
 LIMITS = {
     "max_grammar_size": 5_000,  # symbols
     "max_lexer_states": 5_000,
@@ -32,7 +33,6 @@ LIMITS = {
     "precompute_large_lexemes": False,
     "verbose_errors": False,
 }
-GRAMMAR_BYTES = 8 * MIB
 COMBINING_BYTES = 32 * MIB  # peak while alternatives are combined, within llguidance's own limit
 CODE_BYTES = 8 * MIB  # llguidance's library, once all of it was used
 TOKEN_BYTES = 158  # bytes of a token: 155 in the search tree, and what is in it
@@ -61,10 +61,15 @@ class Vocabulary:
         """Return the matcher of a new reply. Raises GrammarError for a grammar that cannot be followed."""
         watch = None if grammar.keys is None else KeyWatch(grammar.keys, self._pieces)
         n_vocab, n_tokens = self._model.n_vocab, self._tokenizer.vocab_size
-        return Matcher(Position(self._matcher(grammar), grammar.name, n_vocab, n_tokens), watch)
+        try:
+            return Matcher(Position(self._matcher(grammar), grammar.name, n_vocab, n_tokens), watch)
+        finally:
+            process.return_freed_memory()  # building takes more than what is built, and others may build next
 
     def judge(self, schema: Mapping[str, Any]) -> Verdict:
-        """Compile the schema of a tool, or a part of it, alone."""
+        """Compile the schema of a tool, or a part of it, alone. One that is too large for the plan does not fit."""
+        if schema_bytes(schema) > GRAMMAR_BYTES:
+            return Verdict(False)
         text = "%llguidance {}\nstart: %json " + json.dumps({"x-guidance": TOOL_OPTIONS} | dict(schema))
         limits = self._lib.LLParserLimits(**LIMITS)
         failed, notes = self._lib.LLMatcher.validate_grammar_with_warnings(text, limits=limits)
@@ -108,9 +113,9 @@ class Vocabulary:
         return tokenizer, Pieces(tokens[: model.n_vocab], model.piece)
 
 
-def planned_bytes(n_vocab: int) -> int:
-    """Return the most bytes that grammars take, for a vocabulary of this many tokens."""
-    return CODE_BYTES + n_vocab * TOKEN_BYTES + max(n_vocab * MAKING_BYTES, GRAMMAR_BYTES)
+def planned_bytes(n_vocab: int, n_replies: int) -> int:
+    """Return the most bytes that grammars take, for a vocabulary of this many tokens, and replies at a time."""
+    return CODE_BYTES + n_vocab * TOKEN_BYTES + max(n_vocab * MAKING_BYTES, n_replies * GRAMMAR_BYTES)
 
 
 class Position:

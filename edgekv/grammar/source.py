@@ -14,6 +14,7 @@ from .combinations import multiplies
 from .exact_numbers import NotExactError, exact_grammar
 from .key_rule import KeyRule, key_rule
 from .schema_parts import drop_empty_words, parts, rounded_numbers, schemas_within
+from .size import check_size, grammar_bytes, schema_bytes
 
 MAX_CHARS = 1 << 17  # characters of a grammar or a schema
 MAX_DEPTH = 100  # nested objects and lists of a schema
@@ -56,7 +57,7 @@ def grammar_of(grammar: str | None, json_schema: Mapping[str, Any] | str | bool 
     if json_schema is not None:
         schema = schema_of(json_schema, "json_schema")
         drop_empty_words(schema)
-        _check_size(json.dumps(schema), "json_schema")
+        check_size(schema_bytes(schema), "json_schema")
         text = json.dumps({"grammars": [{"json_schema": {"x-guidance": JSON_OPTIONS} | schema}]})
         if any(map(rounded_numbers, parts(schema))):
             try:
@@ -66,7 +67,7 @@ def grammar_of(grammar: str | None, json_schema: Mapping[str, Any] | str | bool 
         return Grammar(text, "json_schema", multiplies(schema), key_rule([schema]))
     if not isinstance(grammar, str) or not grammar.strip():
         raise GrammarError(f"grammar={grammar!r} is not possible; give a grammar as a text (docs/replies.md)")
-    _check_size(grammar, "grammar")
+    check_size(grammar_bytes(grammar), "grammar")
     schemas = [*schemas_within(grammar)]
     for schema in schemas:
         _check_depth(schema, "grammar")

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # names of malloc.h (glibc)
+HEAP_BLOCK = 1 << 20  # bytes; larger blocks have pages of their own
+
 _held: list[int] = []  # bytes of each runtime that is open in this process
 
 
@@ -48,6 +51,17 @@ def return_freed_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)
+
+
+def use_one_heap() -> None:
+    """Have all threads share one heap, whose free end goes back to the system (glibc). For a process of edgekv's own.
+
+    A heap for each thread would keep the peak of each, though only one works at a time, and large freed blocks would
+    raise the size from which a block has pages of its own.
+    """
+    if sys.platform == "linux" and (option := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
+        for name, value in ((M_ARENA_MAX, 1), (M_TRIM_THRESHOLD, HEAP_BLOCK), (M_MMAP_THRESHOLD, HEAP_BLOCK)):
+            option(name, value)
 
 
 def hold(n_bytes: int) -> Callable[[], None]:

@@ -204,7 +204,7 @@ class Estimator:
             workspace=native.workspace_bytes + max(scratch),
             bookkeeping=native.bookkeeping_bytes + _archive_bytes(shape, options),
             swap=planned_swap_bytes(options, numbers_bytes),
-            grammars=_grammar_bytes(model) if options.grammars else 0,
+            grammars=_grammar_bytes(model, options.parallel) if options.grammars else 0,
             margin=native.margin_bytes,
         )
         return Plan.of(
@@ -271,10 +271,10 @@ def _archive_bytes(shape: structs.Shape, options: Options) -> int:
     return options.parallel * int(library.load().edgekv_archive_estimate_bytes(ctypes.byref(shape), *numbers))
 
 
-def _grammar_bytes(model: Model) -> int:
+def _grammar_bytes(model: Model, n_replies: int) -> int:
     from edgekv.grammar.masks import planned_bytes  # few plans need it
 
-    return planned_bytes(model.n_vocab)
+    return planned_bytes(model.n_vocab, n_replies)
 
 
 def _new_context(model: Model, options: Options, budget: int) -> Context:

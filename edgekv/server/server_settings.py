@@ -9,6 +9,7 @@ from typing import Any
 
 from edgekv.errors import ConfigError
 
+RENDERED_COPIES = 4  # of the tools of a request: JSON, values, and the text of the prompt as it is rendered and read
 VALUES_BYTES = 4 << 20  # bytes of as many values as a body may hold
 CONNECTION_BYTES = 24 << 10  # bytes of an open connection whose reply is streamed, at most
 
@@ -65,10 +66,12 @@ class Settings:
     def memory_bytes(self) -> int:
         """The memory of a server beside the model and its imports; plans count it.
 
-        A body that is read takes its JSON, its texts at up to four bytes a character, and its values.
+        A body that is read takes its JSON, its texts at up to four bytes a character, and its values. Its tools take
+        as much as texts of a prompt.
         """
         parsing = 5 * self.max_body + VALUES_BYTES
-        return self.bodies + parsing + self.connections * CONNECTION_BYTES
+        rendering = RENDERED_COPIES * self.max_body
+        return self.bodies + parsing + rendering + self.connections * CONNECTION_BYTES
 
     @classmethod
     def at(cls, host: str, *, api_keys: tuple[str, ...] = (), hosts: tuple[str, ...] = (), **further: Any) -> Settings:

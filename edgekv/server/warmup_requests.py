@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -17,6 +18,16 @@ import edgekv
 from edgekv.generation.request import ProgressCallback
 from edgekv.generation.stats import Stats
 
+# modules that a reply imports when a request first asks for tools, a form or log probabilities
+LATER = (
+    "edgekv.generation.logprobs",
+    "edgekv.generation.tool_calls",
+    "edgekv.grammar.source",
+    "edgekv.prompt.tool_form",
+    "edgekv.prompt.tools",
+)
+
+_TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 _CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "text"}]}
 _STREAM: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
 _ASKED = (
@@ -25,6 +36,7 @@ _ASKED = (
     ("POST", "/v1/chat/completions", _CHAT),
     ("POST", "/v1/chat/completions", _CHAT | _STREAM),
     ("POST", "/v1/chat/completions", _CHAT | {"messages": []}),
+    ("POST", "/v1/chat/completions", _CHAT | {"tools": [_TOOL], "logprobs": True}),
     ("POST", "/v1/completions", {"prompt": "text"}),
     ("POST", "/completion", {"prompt": "text"}),
     ("POST", "/infill", {"input_prefix": "", "input_suffix": "", "stream": True}),
@@ -78,6 +90,8 @@ def warm_up(make: Callable[[], Any]) -> None:
 
 
 async def _asked(application: Any) -> None:
+    for module in LATER:
+        importlib.import_module(module)
     for method, path, body in _ASKED:
         await _answered(application, method, path, b"" if body is None else json.dumps(body).encode())
     application.close()

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from edgekv.errors import EdgeKVError, SessionError
 from edgekv.generation.request import Progress
+from edgekv.memory import process
 from edgekv.planning.alternatives import make_survey
 from edgekv.planning.plan import Plan
 from edgekv.planning.planner import make_plan
@@ -49,6 +50,7 @@ else:
 
 def main(requests: int, answers: int, pulse: int) -> None:
     """Serve the host through these handles of pipes, until it is gone."""
+    process.use_one_heap()
     gc.freeze()  # modules stay, so no plan or reply has to look for garbage among them
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the host, which may only cancel a reply
     threading.Thread(target=_beat, args=(_connection(pulse),), daemon=True).start()

@@ -13,11 +13,18 @@ OPTIONS = {"memory": "256MiB", "budget": 256, "threads": 1, "prompt_lookup": "of
 # each near a limit, by which it is refused or given up
 LARGE = [
     {"type": "object", "properties": {f"key{i}": {"type": "string"} for i in range(n)}, "required": required}
-    for n, required in ((200, []), (400, [f"key{i}" for i in range(400)]), (3000, []))
+    for n, required in ((200, []), (400, [f"key{i}" for i in range(400)]), (900, []))
 ]
+IN_A_ROW = {"const": "".join(chr(97 + i * 7 % 26) for i in range(8_300))}
 PLANNED = [schema for name, schema in HEAVY.items() if name != "combined"]
 REGEXES = [{"type": "string", "pattern": pattern} for pattern in (r"(\w{1,999}\W{1,999}){1,999}", "(.*[ab].{9}){3}")]
-LARGEST = [HEAVY["many states"], HEAVY["wide"], LARGE[-1], *REGEXES]  # their replies take the most memory, and end soon
+LARGEST = [
+    HEAVY["many states"],
+    HEAVY["wide"],
+    LARGE[-1],
+    IN_A_ROW,
+    *REGEXES,
+]  # their replies take the most memory, and end soon
 
 
 @pytest.mark.parametrize(
