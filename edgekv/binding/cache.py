@@ -97,6 +97,11 @@ class Cache:
         return int(self._library.edgekv_cache_rope_past(self._handle))
 
     @property
+    def n_droppable(self) -> int:
+        """Newest tokens that `drop` takes: those that no compaction has kept, if the policy and the model allow it."""
+        return int(self._library.edgekv_cache_n_droppable(self._handle))
+
+    @property
     def bookkeeping_bytes(self) -> int:
         """Bytes held beyond the context's own."""
         return int(self._library.edgekv_cache_bytes(self._handle))
@@ -109,6 +114,10 @@ class Cache:
     def clear(self) -> None:
         """Drop every cell; the next token is fed at position 0."""
         self._overwrite("edgekv_cache_clear")
+
+    def drop(self, n: int) -> None:
+        """Drop the cells of the newest n tokens, at most `n_droppable`, as if they had never been fed."""
+        self._overwrite("edgekv_cache_drop", n)
 
     def snapshot(self) -> CacheSnapshot:
         """A copy of every used cell, of what it carries, and of the newest queries; not of logits or a last probe."""

@@ -159,6 +159,26 @@ class BlockLoop:
         self._proposer.restore(b"")
         self.block_replay.restore((), 0)
 
+    @property
+    def earliest(self) -> int:
+        """The fewest tokens to which `drop_to` can go back.
+
+        After an eviction nothing is dropped: cells were chosen with later tokens, or a question, in mind. With a
+        replay nothing is dropped either: tokens wait to be repeated with those before them.
+        """
+        cache = self.cache
+        is_whole = cache.n_cells == cache.n_past and not self.block_replay.wanted
+        return cache.n_past - (cache.n_droppable if is_whole else 0)
+
+    def drop_to(self, n: int) -> None:
+        """Go back to n tokens, at least `earliest`: drop the cells of all later ones."""
+        self._forget_open()
+        if n < self.cache.n_past:
+            self.cache.drop(self.cache.n_past - n)
+        self._scored_at = min(self._scored_at, n)
+        self._proposer.cut(n)
+        self.repositioning.clear()  # nothing was evicted, so no key was turned
+
     def settle(self) -> None:
         """Take the notes that an exception prevented, and drop a draft.
 

@@ -42,6 +42,12 @@ class NgramProposer:
         if n_new > 0:
             self.add(tokens[-n_new:])
 
+    def cut(self, n_past: int) -> None:
+        """Forget the tokens after the first n_past."""
+        n, end = self._at
+        if n_past < end:
+            self._at = max(0, n - (end - n_past)), n_past
+
     def propose(self, token: int, most: int) -> list[int]:
         """Return a draft: at most `most` tokens that followed the n-gram ending with `token` at its last place."""
         before = NGRAM - 1

@@ -121,7 +121,7 @@ class PromptReader:
     ) -> None:
         """Go back to n_seen tokens, or to a shared beginning of the prompt that saves more reading."""
         state = self._state
-        n_own = state.n_past if n_seen >= state.n_past else history.restorable(n_seen)
+        n_own = state.restorable(n_seen)
         if request.shared is not None and self._beginnings.are_kept:
             lengths = range(n_own + 1, n_tokens)
             questions = (request.shared_question,) if request.shared else ()

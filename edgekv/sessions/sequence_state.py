@@ -144,8 +144,16 @@ class SequenceState:
         """True if the log agrees with the cells, and no change is unfinished."""
         return self._unfinished is None and (self.history is None or len(self.history.log) == self.n_past)
 
+    def restorable(self, n: int) -> int:
+        """Return the tokens that `go_back` to n tokens leaves."""
+        if n >= self.n_past or self.history is None:
+            return min(n, self.n_past)
+        return n if n >= self.block_loop.earliest else self.history.restorable(n)
+
     def go_back(self, n: int, *, other_draws: bool = False) -> None:
-        """Go back to the newest checkpoint of at most n tokens, or to the beginning, if there are more tokens.
+        """Go back to n tokens if the cells of later ones can be dropped.
+
+        Otherwise go back to the newest checkpoint of at most n tokens, or to the beginning.
 
         The log keeps n tokens.
         other_draws: the sampler does not go back, but for the tokens that it penalises
@@ -158,6 +166,8 @@ class SequenceState:
             said = Said()
             if self.history is None:
                 self.block_loop.begin()
+            elif n >= self.block_loop.earliest:
+                said = self.history.dropped_to(n, self.block_loop)
             else:
                 said = self.history.back_to(n, self.block_loop)
             if self.archive is not None:

@@ -74,6 +74,18 @@ class SessionHistory:
         block_loop.begin()
         return Said()
 
+    def dropped_to(self, n: int, block_loop: BlockLoop) -> Said:
+        """Drop the cells of the tokens after the first n, at least `BlockLoop.earliest`; returns what was said by then.
+
+        The sampler is that of the newest checkpoint before, as `back_to` has it. Removes later checkpoints.
+        """
+        self.checkpoints.drop_from(n + 1)
+        block_loop.drop_to(n)
+        newest = self.checkpoints.newest
+        if newest is not None and newest.n_past == n:
+            return newest.said
+        return Said(self.log.state_at(n), sampler=None if newest is None else newest.said.sampler)
+
     def restorable(self, n: int) -> int:
         """Return the length of the newest checkpoint of at most n tokens; 0 = there is none."""
         checkpoint = self.checkpoints.before(n)

@@ -352,6 +352,18 @@ EDGEKV_API enum edgekv_status edgekv_cache_accept(
                                 char * err,
                               size_t   err_size);
 
+// Newest tokens whose cells can be dropped: those that no compaction has kept. Scores that add up, and policies that read the
+// newest queries, allow fewer; sliding windows and recurrent states none.
+EDGEKV_API uint32_t edgekv_cache_n_droppable(const struct edgekv_cache * cache);
+
+// Drop the cells of the newest n tokens. The cache is then as it was before they were fed.
+//   EDGEKV_STATUS_INVALID_STATE  more than edgekv_cache_n_droppable; the cache is as before
+EDGEKV_API enum edgekv_status edgekv_cache_drop(
+                 struct edgekv_cache * cache,
+                            uint32_t   n,
+                                char * err,
+                              size_t   err_size);
+
 // Decode a probe on top of the cache, keep its queries for the next compaction, and remove its cells again.
 //   n : at most n_probe_rows, and at most the free cells
 //   Errors as of edgekv_cache_feed; the cache's cells are as before in any case.

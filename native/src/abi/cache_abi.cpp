@@ -108,6 +108,15 @@ enum edgekv_status edgekv_cache_accept(struct edgekv_cache * cache, char * err, 
     });
 }
 
+uint32_t edgekv_cache_n_droppable(const struct edgekv_cache * cache) { return cache == nullptr ? 0 : cache->n_droppable(); }
+
+enum edgekv_status edgekv_cache_drop(struct edgekv_cache * cache, uint32_t n, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(cache, "cache is NULL");
+        cache->drop(n);
+    });
+}
+
 enum edgekv_status edgekv_cache_probe(struct edgekv_cache * cache, const llama_token * tokens, size_t n, char * err,
                                       size_t err_size) {
     return guard(err, err_size, [&] {

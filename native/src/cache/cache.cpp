@@ -203,6 +203,39 @@ void edgekv_cache::clear() {
     }
 }
 
+// Cells that a compaction kept lie in no order, and scores and rings of queries hold what came after older tokens.
+uint32_t edgekv_cache::n_droppable() const {
+    if (state_ || windows_) {
+        return 0;
+    }
+    const uint32_t n = params_.accumulates != 0 ? std::min(n_filled_, n_fresh_) : n_filled_;
+    return window_ ? std::min(n, window_->n_droppable(n_past)) : n;
+}
+
+void edgekv_cache::drop(uint32_t n) {
+    if (n > n_droppable()) {
+        fail(EDGEKV_STATUS_INVALID_STATE, "%u tokens to drop, but the cells of the newest %u alone can be; clear the cache and feed it again",
+             n, n_droppable());
+    }
+    if (static_cast<int32_t>(n) == n_past) {
+        clear();
+        return;
+    }
+    llama_synchronize(ctx); // a device may still write to the rows
+    n_filled_ -= n;
+    n_drafted_ = 0;
+    n_past -= static_cast<int32_t>(n);
+    rope_past -= static_cast<int32_t>(n);
+    n_fresh_ -= std::min(n_fresh_, n);
+    n_missed_ = std::min(n_missed_, n_fresh_);
+    normed_   = std::min(normed_, n_past);
+    if (window_) {
+        window_->forget_probe();
+    }
+    flat_.outdate();
+    stand_in();
+}
+
 bool edgekv_cache::holds(const std::vector<uint32_t> & cells) const {
     if (cells.size() != flat_.n_heads()) {
         fail(EDGEKV_STATUS_INVALID_ARGUMENT, "cells of %zu heads, but the cache has %u; give a number for each", cells.size(), flat_.n_heads());

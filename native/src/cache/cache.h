@@ -58,6 +58,10 @@ struct edgekv_cache {
     // Give the next n open rows of every head, which have their rows, to the tokens at these positions: (n_heads, n), ascending of each.
     void take_recalled(const std::vector<int32_t> & positions, uint32_t n);
     void drop_recalled(); // what was taken last, unless something was fed since
+
+    // Newest tokens whose cells can be dropped: the cache is then as it was before they were fed.
+    uint32_t n_droppable() const;
+    void     drop(uint32_t n); // throws Error for more
     void read(uint32_t layer, uint32_t head, bool values, void * dst, size_t dst_size, edgekv_rows & rows) const;
     void read_queries(uint32_t layer, bool probed, float * queries, int32_t * positions, uint32_t & n_rows, float & scale);
 

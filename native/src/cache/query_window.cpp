@@ -60,6 +60,17 @@ uint32_t QueryWindow::n_text(int32_t n_past) const {
     return first < n_past ? static_cast<uint32_t>(n_past - first) : 0;
 }
 
+uint32_t QueryWindow::n_droppable(int32_t n_past) const {
+    const bool    all = n_rows_ == 0 || oldest_ == 0; // no row that is wanted was overwritten
+    const int32_t n   = all ? n_past : n_past - oldest_ - static_cast<int32_t>(n_rows_);
+    return static_cast<uint32_t>(std::max(n, 0));
+}
+
+void QueryWindow::forget_probe() {
+    n_probe_ = 0;
+    part_ends_.clear();
+}
+
 std::vector<int32_t> QueryWindow::text_lags(int32_t n_past, uint32_t n) const {
     std::vector<int32_t> lags(n);
     for (uint32_t i = 0; i < n; ++i) {

@@ -55,6 +55,10 @@ class QueryWindow {
     void restore_text(int32_t n_past, const std::vector<int32_t> & lags);
 
     uint32_t n_text(int32_t n_past) const; // newest rows of the text that are whole
+
+    // Newest tokens without which as many rows are whole as a text of the others would have.
+    uint32_t n_droppable(int32_t n_past) const;
+    void     forget_probe();
     uint32_t n_probe() const { return n_probe_; }
     uint32_t n_parts() const { return static_cast<uint32_t>(part_ends_.size()); } // of the last probe
 

@@ -187,6 +187,7 @@ class FlatCache {
 
     // Keep nothing. No graph of before is used again: it may attend to more open rows, and round otherwise.
     void clear();
+    void outdate() { ++version_; } // these graphs, where fewer open rows are in use
 
     // Whether the rows can be laid out so, and then have n_open rows of every head open.
     bool fits(const std::vector<uint32_t> & kept, uint32_t n_open) const;
