@@ -43,7 +43,7 @@ def serve(
         typer.Option(
             min=1,
             help="Requests that are answered at a time, each with cells of its own. Default: 1, 2, 4 or 8, as many as "
-            "leave a conversation its cells, or 4,096.",
+            "leave a conversation its cells.",
         ),
     ] = None,
     timeout: Annotated[

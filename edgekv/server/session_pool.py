@@ -99,6 +99,7 @@ class SessionPool:
                 try:
                     self.replier.answer(pooled.session, request, history, told, stop, n_shared)
                     pooled.n_answered += 1
+                    self._tell_eviction(pooled.session)
                 except edgekv.SessionEvictedError:
                     pooled.session.close()
                     continue
@@ -114,6 +115,16 @@ class SessionPool:
                 if self.runtime.options.isolated:
                     self._save(pooled)
                 return
+
+    def _tell_eviction(self, session: edgekv.Session) -> None:
+        """Log that a conversation was evicted which the cells of all slots would have held whole."""
+        n_slots, n_cells, n_tokens = self.runtime.options.parallel, self.runtime.plan.budget_cells, session.n_past
+        if session.stats.evictions and n_cells < n_tokens <= n_slots * n_cells:
+            log.warning(
+                "a conversation of %d tokens was evicted to the %d cells of one of %d slots; "
+                "parallel=1 would give it some %d cells",
+                *(n_tokens, n_cells, n_slots, n_slots * n_cells),
+            )
 
     def _free(self, pooled: PooledSession) -> None:
         """Note that no thread uses a session any more. It goes if it has no tokens, as after a refused request."""

@@ -10,7 +10,6 @@ from edgekv.errors import CeilingError, ConfigError, UnsupportedModelError
 from edgekv.planning.choice import Request
 
 CHOICES = (8, 4, 2)
-ENOUGH_CELLS = 4096  # a slot with as many keeps most conversations whole, so it may have fewer than one alone would
 
 
 def open_runtime(model: str | os.PathLike[str] | None, most: int, **options: Any) -> edgekv.Runtime:
@@ -21,7 +20,7 @@ def open_runtime(model: str | os.PathLike[str] | None, most: int, **options: Any
 
 
 def n_slots(model: str | os.PathLike[str] | None, most: int, **options: Any) -> int:
-    """Return how many slots a ceiling has room for, at most `most`, with the cells of one alone or ENOUGH_CELLS each.
+    """Return how many slots a ceiling has room for, at most `most`, each with the cells that one alone would have.
 
     1, where sessions cannot share steps. Further arguments and errors are those of `edgekv.plan`.
     """
@@ -33,11 +32,11 @@ def n_slots(model: str | os.PathLike[str] | None, most: int, **options: Any) -> 
     except ConfigError:  # also for what makes sense nowhere, which the runtime says
         return 1
     alone = edgekv.plan(model, **options | {"parallel": 1})
-    enough = min(alone.budget_cells, ENOUGH_CELLS)
+    enough = alone.budget_cells
     # at most what a plan could still give to cells: it takes half a second, and most are refused by this alone
     spare = alone.ceiling_bytes - alone.peak_bytes + alone.parts.compute + alone.parts.workspace
     for n in choices:
-        if (n * enough - alone.budget_cells) * alone.cell_bytes > spare:
+        if (n - 1) * enough * alone.cell_bytes > spare:
             continue
         try:
             plan = edgekv.plan(model, **options | {"parallel": n})

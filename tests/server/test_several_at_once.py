@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from types import SimpleNamespace
 
 import pytest
 from asgi import fetched
@@ -14,7 +15,8 @@ from edgekv.generation.sampler import Sampling
 from edgekv.server import Settings
 from edgekv.server.cancel_flag import CancelFlag
 from edgekv.server.reply_request import Ended, Piece, ReplyRequest
-from edgekv.server.slots import ENOUGH_CELLS, n_slots
+from edgekv.server.session_pool import SessionPool
+from edgekv.server.slots import n_slots
 
 pytestmark = pytest.mark.usefixtures("talkative")
 
@@ -187,11 +189,33 @@ def test_as_many_slots_as_cost_no_conversation_its_cells(tiny_model, options, mo
 
 
 def test_slots_share_a_ceiling_that_is_short(tiny_model):
-    """Under this one, a slot of two would have less than one alone has, and less than is enough."""
+    """Under this one, a slot of two would have less than one alone has."""
     import edgekv
 
     path = tiny_model(n_ctx_train=2048, n_layer=4, n_embd=256, n_head=4, n_head_kv=4, head_dim=64)
     whole = edgekv.plan(path, **PLAN)
-    assert whole.budget_cells < ENOUGH_CELLS
     short = whole.peak_bytes - whole.kv_bytes // 2
     assert n_slots(path, 8, **PLAN | {"memory": short, "kv_type": "f16"}) == 1
+
+
+def test_a_long_conversation_gets_no_slot_beside_it(tiny_model):
+    """Two slots of 4,096 cells would fit here, and a prompt of 6,000 tokens would be evicted."""
+    import edgekv
+
+    path = tiny_model(n_ctx_train=16384)
+    alone = edgekv.plan(path, **PLAN)
+    assert alone.budget_cells > 2 * 4096
+    tight = alone.peak_bytes + 4 * 4096 * alone.cell_bytes // 8
+    assert n_slots(path, 8, **PLAN | {"memory": tight}) == 1
+
+
+def test_the_log_tells_of_an_eviction_that_one_slot_would_have_spared(caplog):
+    session = SimpleNamespace(n_past=150, stats=SimpleNamespace(evictions=1))
+    for n_slots_now, n_cells, told in ((2, 100, True), (1, 100, False), (2, 70, False), (2, 200, False)):
+        options, plan = SimpleNamespace(parallel=n_slots_now), SimpleNamespace(budget_cells=n_cells)
+        caplog.clear()
+        SessionPool._tell_eviction(SimpleNamespace(runtime=SimpleNamespace(options=options, plan=plan)), session)
+        assert [record.getMessage() for record in caplog.records] == [
+            "a conversation of 150 tokens was evicted to the 100 cells of one of 2 slots; "
+            "parallel=1 would give it some 200 cells"
+        ] * told
