@@ -83,7 +83,7 @@ def test_thoughts_are_shown_to_those_who_ask(thinking, shown):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("tools", [{"type": "web_search_20250305", "name": "web_search"}]),
+        ("tools", [{"input_schema": {"type": "object"}}]),
         ("tool_choice", {"type": "some"}),
         ("output_config", {"format": {"type": "json_schema"}}),
         ("thinking", {"type": "some"}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Literal
 
+import pytest
 from asgi import said
 from pydantic import BaseModel, Field
 
@@ -70,16 +71,64 @@ def test_log_probabilities_of_a_response(ask):
     assert b"".join(bytes(token["bytes"]) for token in part["logprobs"]).decode(errors="replace") == part["text"]
     assert all(len(token["top_logprobs"]) == 2 for token in part["logprobs"])
     deltas = [event for event in respond(ask, **body, stream=True) if event["type"] == "response.output_text.delta"]
-    assert [token for event in deltas for token in event["logprobs"]] == part["logprobs"]
+    told = [token for event in deltas for token in event["logprobs"]]
+    assert [it["token"] for it in told] == [it["token"] for it in part["logprobs"]]
+    # the second prompt is read again from its last token on alone, which rounds otherwise than a block
+    assert [it["logprob"] for it in told] == pytest.approx([it["logprob"] for it in part["logprobs"]], rel=1e-4)
     (plain,) = respond(ask, max_output_tokens=12)["output"][0]["content"]
     assert plain["logprobs"] == []
 
 
-def test_tools_that_others_carry_out_are_refused(ask):
-    for path, tool in (("/v1/responses", {"type": "web_search"}), ("/v1/messages", {"type": "bash_1", "name": "bash"})):
-        refused = ask(path, {"input": "x", "messages": [ASKED], "max_tokens": 5, "tools": [tool]})
+# What a coding agent sends: functions in namespaces, and tools that no model here is told of.
+AGENT_TOOLS = [
+    {"type": "namespace", "name": "mcp__files", "tools": [{"type": "function", "name": "read", "parameters": SCHEMA}]},
+    {"type": "web_search"},
+    {"type": "custom", "name": "apply_patch", "format": {"type": "grammar"}},
+    {"type": "local_shell"},
+    {"type": "mcp", "server_label": "x", "server_url": "https://example.org"},
+]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_functions_of_a_namespace_are_called_by_both_names(ask, stream):
+    choice = {"type": "function", "namespace": "mcp__files", "name": "read"}
+    told = respond(ask, tools=AGENT_TOOLS, tool_choice=choice, stream=stream)
+    if stream:
+        assert {it["name"] for it in told if it["type"] == "response.function_call_arguments.done"} == {"read"}
+        told = told[-1]["response"]
+    (call,) = told["output"]
+    assert (call["namespace"], call["name"]) == ("mcp__files", "read")
+    Weather.model_validate_json(call["arguments"])
+    names = ["tools.web_search", "tools.custom", "tools.local_shell", "tools.mcp"]
+    assert told["edgekv"]["not_applied"] == names
+
+
+def test_calls_of_other_tools_are_left_out_of_a_conversation_and_named(ask):
+    plain = [ASKED, {"role": "user", "content": "Well?"}]
+    others = ("custom_tool_call", "custom_tool_call_output", "local_shell_call", "web_search_call", "mcp_list_tools")
+    items = [
+        plain[0],
+        *({"type": it, "call_id": "1", "input": "x", "output": "y"} for it in (*others, others[0])),
+        plain[1],
+    ]
+    told, same = (respond(ask, input=it, max_output_tokens=1) for it in (items, plain))
+    assert told["usage"]["input_tokens"] == same["usage"]["input_tokens"]
+    assert told["edgekv"]["not_applied"] == [f"input.{it}" for it in others]
+    assert "not_applied" not in same["edgekv"]
+
+
+def test_a_call_in_a_namespace_is_read_by_the_name_of_its_function(ask):
+    call = {"type": "function_call", "call_id": "1", "name": "read", "arguments": "{}"}
+    result = {"type": "function_call_output", "call_id": "1", "output": "x"}
+    inside, flat = (call | {"namespace": "mcp__files"}, call | {"name": "mcp__files.read"})
+    read = [respond(ask, input=[ASKED, it, result], max_output_tokens=1)["usage"] for it in (inside, flat)]
+    assert read[0]["input_tokens"] == read[1]["input_tokens"]
+
+
+def test_a_choice_of_a_tool_that_is_left_out_is_refused(ask):
+    for choice in ({"type": "web_search"}, "required"):
+        refused = ask("/v1/responses", {"input": "x", "tools": [{"type": "web_search"}], "tool_choice": choice})
         assert refused.status_code == 400
-        assert "tools.0.type" in refused.json()["error"]["message"]
 
 
 # ---- Messages ----
@@ -91,6 +140,25 @@ def talk(ask, **body):
     answer = ask("/v1/messages", {"messages": [ASKED], "max_tokens": 900, **DRAWN} | body)
     assert answer.status_code == 200, answer.text
     return said(answer) if body.get("stream") else answer.json()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_tools_of_the_service_are_left_out_of_messages_and_named(ask, stream):
+    blocks = [
+        {"type": "server_tool_use", "id": "1", "name": "web_search", "input": {"query": "x"}},
+        {"type": "web_search_tool_result", "tool_use_id": "1", "content": []},
+        {"type": "text", "text": "Hm."},
+    ]
+    tools = [TOOL, {"type": "web_search_20250305", "name": "web_search"}, {"type": "bash_20250124", "name": "bash"}]
+    messages = [ASKED, {"role": "assistant", "content": blocks}, ASKED]
+    told = talk(ask, messages=messages, tools=tools, max_tokens=1, stream=stream)
+    edgekv = next(it["edgekv"] for it in told if it["type"] == "message_delta") if stream else told["edgekv"]
+    assert edgekv["not_applied"] == [
+        "tools.web_search_20250305",
+        "tools.bash_20250124",
+        "messages.server_tool_use",
+        "messages.web_search_tool_result",
+    ]
 
 
 def test_a_message_of_json(ask):

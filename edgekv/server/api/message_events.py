@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
 from edgekv.server.api_errors import ApiError
@@ -43,9 +43,13 @@ class MessageEvents(TypedRenderer):
     The message begins with the first event of its request, when it is known how much there is to read.
     """
 
-    def __init__(self, message: dict[str, Any], *, thoughts: Thoughts) -> None:
-        """message: its fields that are known before the reply; see `messages.message_of`"""
+    def __init__(self, message: dict[str, Any], *, thoughts: Thoughts, not_applied: Sequence[str] = ()) -> None:
+        """message: its fields that are known before the reply; see `messages.message_of`
+
+        not_applied: names of what was left out of the request
+        """
         super().__init__(message)
+        self._not_applied = not_applied
         self._thoughts = thoughts
         self._has_begun = False
         self._block: dict[str, Any] | None = None  # the block that is open
@@ -92,7 +96,7 @@ class MessageEvents(TypedRenderer):
         stop = {"stop_reason": _STOP_REASONS.get(ended.reason, "end_turn"), "stop_sequence": None}
         if ended.stop_text is not None:
             stop = {"stop_reason": "stop_sequence", "stop_sequence": ended.stop_text}
-        usage, edgekv = _usage(ended.usage), edgekv_of(ended.usage, ended.reason)
+        usage, edgekv = _usage(ended.usage), edgekv_of(ended.usage, ended.reason, self._not_applied)
         self.reply.update(stop, usage=usage, edgekv=edgekv)
         yield {"type": "message_delta", "delta": stop, "usage": usage, "edgekv": edgekv}
         yield {"type": "message_stop"}

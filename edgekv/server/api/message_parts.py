@@ -11,6 +11,9 @@ from typing import Any
 from edgekv.prompt.text import PARAGRAPH
 from edgekv.server.api_errors import ApiError
 
+# ends of types that tell of calls of tools which a service, or the client by itself, carries out, and of their results
+_OF_OTHER_TOOLS = ("_call", "_output", "_tool_use", "_tool_result")
+
 
 def in_turn(messages: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
     """Join messages of one role in a row into one, as paragraphs. Outputs of tools stay messages of their own."""
@@ -47,6 +50,16 @@ def _finite(written: str) -> float:
 def call_of(call_id: str, name: str, arguments: str | Mapping[str, Any]) -> dict[str, Any]:
     """A call in a message of the assistant, as a `ReplyRequest` has it."""
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def is_of_other_tools(kind: str) -> bool:
+    """Return True for a type of items or blocks about tools that are no functions, of which no model is told here."""
+    return kind.endswith(_OF_OTHER_TOOLS) or kind.startswith("mcp_")
+
+
+def left_out(field: str, kinds: Iterable[str]) -> list[str]:
+    """Return how a reply names the types of items of a field that are left out, each once."""
+    return [f"{field}.{kind[:64]}" for kind in dict.fromkeys(kinds)]
 
 
 def text_of_file(data: str, param: str) -> str:

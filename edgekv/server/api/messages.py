@@ -15,11 +15,14 @@ from edgekv.server.server_settings import Settings
 from .body import Body, Whole
 from .endpoint import Endpoint, Query, Work, token_count
 from .message_events import MessageEvents, Thoughts, error_body
-from .message_parts import call_of, function_of, in_turn, missing, unreadable
+from .message_parts import call_of, function_of, in_turn, is_of_other_tools, left_out, missing, unreadable
 from .openai_common import GenerationParams, Stops, stop_texts
 
 # types of blocks that are read elsewhere, or not again
 NO_TEXT = ("tool_use", "tool_result", "thinking", "redacted_thinking")
+
+BILLING = "x-anthropic-billing-header:"
+CLIENT_TOOLS = (None, "custom")  # types of tools that have an input_schema
 
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 
@@ -70,7 +73,7 @@ class Tool(Body):
     """A tool that the client runs."""
 
     type: str | None = None
-    name: str
+    name: str | None = None
     description: str | None = None
     input_schema: dict[str, Any] | None = None
 
@@ -135,11 +138,26 @@ def parse(body: MessagesBody, settings: Settings) -> ReplyRequest:
 
 
 def tools_of(body: Conversation) -> tuple[dict[str, Any], ...]:
-    """Return the tools of a body. Raises ApiError for tools that the client does not carry out."""
+    """Return the tools of a body that the client carries out by their input_schema. Raises ApiError without a name."""
+    found = []
     for i, tool in enumerate(body.tools or ()):
-        if tool.type not in (None, "custom"):
-            raise unreadable(f"tools.{i}.type", tool.type, "tools with an input_schema, which the client carries out")
-    return tuple(function_of(tool.name, tool.description, tool.input_schema) for tool in body.tools or ())
+        if tool.type in CLIENT_TOOLS:
+            if tool.name is None:
+                raise missing(f"tools.{i}.name")
+            found.append(function_of(tool.name, tool.description, tool.input_schema))
+    return tuple(found)
+
+
+def not_applied(body: Conversation) -> list[str]:
+    """Return the names of what a body asks for and no model is told of here: tools of Anthropic's, and their calls."""
+    tools = [str(tool.type) for tool in body.tools or () if tool.type not in CLIENT_TOOLS]
+    contents = [message.content for message in body.messages if not isinstance(message.content, str)]
+    blocks = [block.type for content in contents for block in content if not _is_read(block)]
+    return [*left_out("tools", tools), *left_out("messages", blocks)]
+
+
+def _is_read(block: Block) -> bool:
+    return block.type in NO_TEXT or not is_of_other_tools(block.type)
 
 
 def _choice(choice: Choice) -> str | dict[str, Any]:
@@ -154,8 +172,8 @@ def messages_of(body: Conversation) -> tuple[dict[str, Any], ...]:
 
 
 def _messages(body: Conversation) -> Iterator[dict[str, Any]]:
-    if body.system:
-        yield {"role": "system", "content": _text(body.system, "system", PARAGRAPH)}
+    if system := _without_billing(_text(body.system or "", "system", PARAGRAPH)):
+        yield {"role": "system", "content": system}
     for i, message in enumerate(body.messages):
         param = f"messages.{i}.content"
         blocks = [] if isinstance(message.content, str) else list(enumerate(message.content))
@@ -167,6 +185,15 @@ def _messages(body: Conversation) -> Iterator[dict[str, Any]]:
         text = _text(message.content, param, between)
         if text or calls or not blocks:
             yield {"role": message.role, "content": text} | ({"tool_calls": calls} if calls else {})
+
+
+def _without_billing(system: str) -> str:
+    """Return a system text without the line for Anthropic's accounts that Claude Code puts first.
+
+    It differs in each conversation. So nothing after it, tools among it, would be a beginning that conversations share.
+    """
+    first, _, rest = system.partition("\n")
+    return rest.lstrip("\n") if first.lower().startswith(BILLING) else system
 
 
 def _call(block: Block, param: str) -> dict[str, Any]:
@@ -190,7 +217,9 @@ def _text(content: str | list[Block], param: str, between: str) -> str:
     if isinstance(content, str):
         return content
     return between.join(
-        _text_of_block(block, f"{param}.{i}") for i, block in enumerate(content) if block.type not in NO_TEXT
+        _text_of_block(block, f"{param}.{i}")
+        for i, block in enumerate(content)
+        if block.type not in NO_TEXT and _is_read(block)
     )
 
 
@@ -226,7 +255,7 @@ def message_of(model: str) -> dict[str, Any]:
 def render(body: MessagesBody, _request: ReplyRequest, model: str) -> MessageEvents:
     """Return the renderer of a reply."""
     thoughts = None if body.thinking is None else body.thinking.shown
-    return MessageEvents(message_of(model), thoughts=thoughts)
+    return MessageEvents(message_of(model), thoughts=thoughts, not_applied=not_applied(body))
 
 
 def count_tokens(body: Conversation) -> Work:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
@@ -210,10 +210,14 @@ def usage_of(usage: Usage) -> dict[str, Any]:
     }
 
 
-def edgekv_of(usage: Usage, reason: Reason) -> dict[str, Any]:
-    """Return the object `edgekv`: tokens seen and kept, memory, and the parts of tools' schemas that were relaxed."""
+def edgekv_of(usage: Usage, reason: Reason, not_applied: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the object `edgekv`: tokens seen and kept, memory, and the parts of tools' schemas that were relaxed.
+
+    not_applied: names of what was left out of the request
+    """
     names = ("seen", "kept", "evicted", "evictions", "peak_bytes", "ceiling_bytes", "budget")
-    return {name: getattr(usage, name) for name in names} | {"finish_reason": reason} | relaxed_of(usage)
+    told = {name: getattr(usage, name) for name in names} | {"finish_reason": reason} | relaxed_of(usage)
+    return told | ({"not_applied": [*not_applied]} if not_applied else {})
 
 
 def relaxed_of(usage: Usage) -> dict[str, Any]:

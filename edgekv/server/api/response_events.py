@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from edgekv.server.api_errors import ApiError
@@ -20,9 +21,20 @@ class ResponseEvents(TypedRenderer):
     The output has an item of thoughts, then one of text, then one for each tool that the model calls.
     """
 
-    def __init__(self, response: dict[str, Any]) -> None:
-        """response: its fields that are known before the reply; see `responses.response_of`"""
+    def __init__(
+        self,
+        response: dict[str, Any],
+        namespaces: Mapping[str, tuple[str, str]] = MappingProxyType({}),
+        not_applied: Sequence[str] = (),
+    ) -> None:
+        """response: its fields that are known before the reply; see `responses.response_of`
+
+        namespaces: namespace and name there of the functions that are in one, by the name that the model knows
+        not_applied: names of what was left out of the request
+        """
         super().__init__(response)
+        self._namespaces = namespaces
+        self._not_applied = not_applied
         self._n_events = 0
         self._open: _Text | None = None
 
@@ -73,11 +85,13 @@ class ResponseEvents(TypedRenderer):
 
     def _call(self, call: ToolCall) -> Iterator[dict[str, Any]]:
         item = {"type": "function_call", "id": _new_id("fc"), "call_id": call.id, "name": call.name}
+        if call.name in self._namespaces:
+            item["namespace"], item["name"] = self._namespaces[call.name]
         place = {"item_id": item["id"], "output_index": self._index}
         begun = item | {"arguments": "", "status": "in_progress"}
         yield self._event("output_item.added", output_index=self._index, item=begun)
         yield self._event("function_call_arguments.delta", **place, delta=call.arguments)
-        yield self._event("function_call_arguments.done", **place, name=call.name, arguments=call.arguments)
+        yield self._event("function_call_arguments.done", **place, name=item["name"], arguments=call.arguments)
         yield from self._done(item | {"arguments": call.arguments, "status": "completed"})
 
     def _done(self, item: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -89,7 +103,8 @@ class ResponseEvents(TypedRenderer):
             yield from self._text(Piece(""))  # clients look for a message
         status = "incomplete" if ended.reason in ("length", "cancelled") else "completed"
         yield from self._close(status)
-        self.reply.update(status=status, usage=_usage(ended.usage), edgekv=edgekv_of(ended.usage, ended.reason))
+        told = edgekv_of(ended.usage, ended.reason, self._not_applied)
+        self.reply.update(status=status, usage=_usage(ended.usage), edgekv=told)
         if ended.reason == "length":
             self.reply["incomplete_details"] = {"reason": "max_output_tokens"}
         yield self._event(status, response=self._snapshot())

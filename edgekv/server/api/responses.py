@@ -18,7 +18,16 @@ from edgekv.server.spill import LONG_CHARS
 
 from .body import Body, Whole
 from .endpoint import Endpoint, Query, Work, token_count
-from .message_parts import call_of, function_of, in_turn, missing, text_of_file, unreadable
+from .message_parts import (
+    call_of,
+    function_of,
+    in_turn,
+    is_of_other_tools,
+    left_out,
+    missing,
+    text_of_file,
+    unreadable,
+)
 from .openai_common import GenerationParams
 from .response_events import ResponseEvents
 
@@ -66,6 +75,7 @@ class Item(Body):
     role: Literal["user", "assistant", "system", "developer"] | None = None
     content: str | list[Part] | None = None
     call_id: str | None = None
+    namespace: str | None = None
     name: str | None = None
     arguments: str | None = None
     output: str | list[Part] | None = None
@@ -92,12 +102,13 @@ class TextConfig(Body):
 
 
 class Function(Body):
-    """A tool."""
+    """A tool, or a namespace of tools."""
 
     type: str
     name: str | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = None
+    tools: list[Function] | None = None
 
 
 Label = Annotated[str, Field(max_length=512)]
@@ -149,20 +160,41 @@ def count_tokens(body: ResponsesBody) -> Work:
 
 
 def _tools(body: ResponsesBody) -> tuple[dict[str, Any], ...]:
-    return tuple(_function(tool, f"tools.{i}") for i, tool in enumerate(body.tools or ()))
+    """Return the functions of a body, those of a namespace under its name. Raises ApiError for one without a name."""
+    return tuple(
+        function_of(_named(space, name), tool.description, tool.parameters) for space, name, tool in _functions(body)
+    )
 
 
-def _function(tool: Function, param: str) -> dict[str, Any]:
-    if tool.type != "function":
-        raise unreadable(f"{param}.type", tool.type, "tools of type 'function', which the client carries out")
-    if tool.name is None:
-        raise missing(f"{param}.name")
-    return function_of(tool.name, tool.description, tool.parameters)
+def _functions(body: ResponsesBody) -> Iterator[tuple[str | None, str, Function]]:
+    """Yield the namespace (None = in none), the name and the tool of each function."""
+    for i, tool in enumerate(body.tools or ()):
+        inner = tool.tools or () if tool.type == "namespace" else ()
+        within = [(f"tools.{i}.tools.{j}", it, tool.name) for j, it in enumerate(inner)]
+        for param, it, space in ((f"tools.{i}", tool, None), *within):
+            if it.type in ("function", "namespace") and it.name is None:
+                raise missing(f"{param}.name")
+            if it.type == "function":
+                yield space, str(it.name), it
+
+
+def _named(namespace: str | None, name: str) -> str:
+    """Return the one name that the model knows a function by."""
+    return name if namespace is None else f"{namespace}.{name}"
+
+
+def not_applied(body: ResponsesBody) -> list[str]:
+    """Return the names of what a body has but no model is told of here: tools that are no functions, their calls."""
+    tools = [it for tool in body.tools or () for it in (tool, *(tool.tools or ()))]
+    kinds = [tool.type for tool in tools if tool.type not in ("function", "namespace")]
+    items = [] if isinstance(body.input, str) else [item.type or "" for item in body.input]
+    others = [kind for kind in items if kind not in ITEM_FIELDS and is_of_other_tools(kind)]
+    return [*left_out("tools", kinds), *left_out("input", others)]
 
 
 def _choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any]:
     if isinstance(choice, dict) and choice.get("type") == "function":
-        return {"type": "function", "function": {"name": choice.get("name")}}
+        return {"type": "function", "function": {"name": _named(choice.get("namespace"), str(choice.get("name")))}}
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         given = choice.get("tools")
         tools = [{"type": "function", "function": tool} for tool in (given if isinstance(given, list) else ())]
@@ -184,8 +216,9 @@ def _messages(body: ResponsesBody) -> Iterator[dict[str, Any]]:
         yield {"role": "user", "content": body.input}
         return
     for i, item in enumerate(body.input):
-        if item.type != "reasoning":  # reasoning is not read again
-            yield _message(item, f"input.{i}")
+        if item.type == "reasoning" or (item.type not in ITEM_FIELDS and is_of_other_tools(item.type or "")):
+            continue  # reasoning is not read again
+        yield _message(item, f"input.{i}")
 
 
 def _message(item: Item, param: str) -> dict[str, Any]:
@@ -196,7 +229,7 @@ def _message(item: Item, param: str) -> dict[str, Any]:
         if getattr(item, field) is None:
             raise missing(f"{param}.{field}")
     if kind == "function_call":
-        call = call_of(str(item.call_id), str(item.name), item.arguments or "")
+        call = call_of(str(item.call_id), _named(item.namespace, str(item.name)), item.arguments or "")
         return {"role": "assistant", "content": "", "tool_calls": (call,)}
     if kind == "function_call_output":
         output = _text(item.output or "", f"{param}.output", PARAGRAPH)
@@ -267,7 +300,8 @@ def _format(body: ResponsesBody) -> dict[str, Any]:
 
 def render(body: ResponsesBody, reply_request: ReplyRequest, model: str) -> ResponseEvents:
     """Return the renderer of a reply."""
-    return ResponseEvents(response_of(body, reply_request, model))
+    names = {_named(space, name): (space, name) for space, name, _ in _functions(body) if space is not None}
+    return ResponseEvents(response_of(body, reply_request, model), names, not_applied(body))
 
 
 endpoint = Endpoint("/v1/responses", ResponsesBody, parse, render)
