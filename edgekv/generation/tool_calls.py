@@ -55,8 +55,8 @@ def _tool_matcher(
     """Return the grammar of calls and its matcher, and what was relaxed for them. reply: as of `CallFormat.grammar`
 
     The grammar holds a schema that compiles as it is, and leaves out the words of others that do not compile. If all
-    tools together are too much for one grammar, or for the plan, the largest schemas stand for any object. So do those that combine many
-    alternatives if there is no room for that.
+    tools together are too much for one grammar, or for the plan, the largest schemas stand for any object. So do those
+    that combine many alternatives if there is no room for that.
 
     Raises what `LoadedModel.matcher` raises, but GrammarError only if the names of the tools alone are too much.
     """

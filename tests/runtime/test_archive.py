@@ -190,6 +190,23 @@ def test_what_was_fed_after_a_recall_stays_when_another_follows(open_archived, f
         archive.close()
 
 
+def test_tokens_before_a_recall_are_not_dropped(open_archived, file):
+    with open_archived() as rt:
+        cache, archive = archived(rt, file, tokens_of(N_TOKENS))
+        cache.feed(tokens_of(3, seed=4))
+        archive.append(cache)
+        cache.probe(tokens_of(12, seed=2))
+        archive.recall(cache, 8, **SPAN)
+        rows = rows_by_position(cache)
+        assert cache.n_droppable == 0
+        cache.feed(tokens_of(5, seed=5))
+        assert cache.n_droppable == 5
+        cache.drop(5)
+        assert rows_by_position(cache) == rows
+        assert cache.n_past == N_TOKENS + 3
+        archive.close()
+
+
 def test_a_snapshot_holds_recalled_cells(open_archived, file):
     with open_archived() as rt:
         cache, archive = archived(rt, file, tokens_of(N_TOKENS))

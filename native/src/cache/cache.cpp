@@ -203,13 +203,25 @@ void edgekv_cache::clear() {
     }
 }
 
-// Cells that a compaction kept lie in no order, and scores and rings of queries hold what came after older tokens.
+// Cells that a compaction kept lie in no order, and scores and rings of queries hold what came after older tokens. Recalled cells lie
+// among those of newer tokens, each head's own.
 uint32_t edgekv_cache::n_droppable() const {
     if (state_ || windows_) {
         return 0;
     }
-    const uint32_t n = params_.accumulates != 0 ? std::min(n_filled_, n_fresh_) : n_filled_;
-    return window_ ? std::min(n, window_->n_droppable(n_past)) : n;
+    uint32_t n = params_.accumulates != 0 ? std::min(n_filled_, n_fresh_) : n_filled_;
+    n          = window_ ? std::min(n, window_->n_droppable(n_past)) : n;
+    for (uint32_t il = 0; il < layers_.size(); ++il) {
+        for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
+            const HeadView head     = cells(il, g);
+            uint32_t       n_newest = 0;
+            while (n_newest < n && head.position[head.n - 1 - n_newest] == n_past - 1 - static_cast<int32_t>(n_newest)) {
+                ++n_newest;
+            }
+            n = n_newest;
+        }
+    }
+    return n;
 }
 
 void edgekv_cache::drop(uint32_t n) {
