@@ -95,7 +95,7 @@ class Runtime:
         self.closed = False
         if may_lack_table(path, policy, budget) and lacks_table(self.plan):
             log.info(
-                "%s has no table of its heads, so each keeps %d cells; edgekv heads measures one, which divides them",
+                "%s has no table of its heads, so each keeps %d cells; edgekv.measure_heads measures one",
                 *(path.name, self.plan.budget_cells),
             )
 
