@@ -13,11 +13,12 @@ from edgekv.server.api.messages import MessagesBody, parse
 from edgekv.server.server_settings import Settings
 
 PATH = "/v1/messages"
+MORE = "These skills are there. " * 6
 RULES = "You are an agent that works in a folder. Look before you write. " * 9
 
 
 def request(number, question, *, in_one=False):
-    """A request of the shape of Claude Code's: a line for accounts, rules, tools, and the first message.
+    """A request of the shape of Claude Code's: a line for accounts, rules, tools, a question, and more rules after it.
 
     in_one: the system text is one block
     """
@@ -30,7 +31,10 @@ def request(number, question, *, in_one=False):
         "temperature": 0,
         "system": "\n".join(parts) if in_one else [{"type": "text", "text": it} for it in parts],
         "tools": [{"name": f"tool_{i}", "description": "It works. " * 4, "input_schema": schema} for i in range(6)],
-        "messages": [{"role": "user", "content": [{"type": "text", "text": question}]}],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": question}]},
+            {"role": "system", "content": MORE},
+        ],
     }
 
 
@@ -58,13 +62,21 @@ def test_the_line_for_accounts_is_left_out(in_one):
 
 
 @pytest.mark.parametrize("system", ["x-anthropic-billing-header: a; b;", "X-Anthropic-Billing-Header: a\n\n"])
-def test_nothing_but_that_line_is_no_system_message(system):
+def test_that_line_alone_is_no_system_text(system):
     body = request(0, "Hello") | {"system": system}
     messages = parse(parsed(MessagesBody, json.dumps(body).encode()), Settings()).messages
-    assert [message["role"] for message in messages] == ["user"]
+    assert [message["role"] for message in messages] == ["system", "user"]
+    assert messages[0]["content"] == MORE
 
 
 def test_a_line_like_it_elsewhere_is_read():
     body = request(0, "Hello") | {"system": "Rules.\nx-anthropic-billing-header: a"}
     messages = parse(parsed(MessagesBody, json.dumps(body).encode()), Settings()).messages
-    assert messages[0]["content"] == "Rules.\nx-anthropic-billing-header: a"
+    assert messages[0]["content"] == f"Rules.\nx-anthropic-billing-header: a\n\n{MORE}"
+
+
+def test_rules_after_a_reply_stay_where_they_are():
+    body = request(0, "Hello")
+    body["messages"] += [{"role": "assistant", "content": "Yes?"}, {"role": "system", "content": "Be brief."}]
+    messages = parse(parsed(MessagesBody, json.dumps(body).encode()), Settings()).messages
+    assert [message["role"] for message in messages] == ["system", "user", "assistant", "system"]

@@ -172,9 +172,14 @@ def messages_of(body: Conversation) -> tuple[dict[str, Any], ...]:
 
 
 def _messages(body: Conversation) -> Iterator[dict[str, Any]]:
-    if system := _without_billing(_text(body.system or "", "system", PARAGRAPH)):
+    n_begun = next((i for i, message in enumerate(body.messages) if message.role == "assistant"), len(body.messages))
+    rules = [_without_billing(_text(body.system or "", "system", PARAGRAPH))]
+    rules += [_text(it.content, "messages", PARAGRAPH) for it in body.messages[:n_begun] if it.role == "system"]
+    if system := PARAGRAPH.join(filter(None, rules)):
         yield {"role": "system", "content": system}
     for i, message in enumerate(body.messages):
+        if message.role == "system" and i < n_begun:
+            continue  # it stands before the question here, so that conversations which differ in that share it
         param = f"messages.{i}.content"
         blocks = [] if isinstance(message.content, str) else list(enumerate(message.content))
         for j, block in blocks:
