@@ -13,14 +13,17 @@ from typing import Any
 from edgekv.errors import GrammarError
 from edgekv.memory.sizes import MIB
 
-GRAMMAR_BYTES = 8 * MIB  # of one grammar, while it is built and followed (tests/memory/test_grammars_ceiling.py)
+GRAMMAR_BYTES = (
+    8 * MIB
+)  # the most for one grammar while it is built and followed (tests/memory/test_grammars_ceiling.py)
 
 # bytes for each character
-IN_A_ROW = 1000  # of texts that replies say as they are
-PATTERN = 330  # of regular expressions, and rules of grammars
-ELSE = 200  # of JSON schemas
+IN_A_ROW = 1000  # texts that replies say as they are
+PATTERN = 330  # regular expressions, and rules of grammars
+ELSE = 200  # all other parts of JSON schemas
 
-_LITERAL = re.compile(r'"(?:[^"\\]|\\.)*"')
+# what may hold a quote in a grammar: literals, classes of characters, regular expressions, comments
+_QUOTING = re.compile(r'("(?:[^"\\]|\\.)*")|\[(?:[^\]\\]|\\.)*\]|/(?:[^/\\\n]|\\.)*/|(?:#|//)[^\n]*')
 _ANNOTATIONS = ("title", "description", "$comment", "examples", "default", "$schema", "$id", "deprecated")
 _BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _VALUES = ("const", "enum")
@@ -28,7 +31,7 @@ _VALUES = ("const", "enum")
 
 def grammar_bytes(text: str) -> int:
     """Return the most bytes that a grammar takes. text: in GBNF, or in llguidance's syntax"""
-    n_literal = sum(found.end() - found.start() for found in _LITERAL.finditer(text))
+    n_literal = sum(len(found[1] or "") for found in _QUOTING.finditer(text))
     return n_literal * IN_A_ROW + (len(text) - n_literal) * PATTERN
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from edgekv.errors import ConfigError
 
-RENDERED_COPIES = 4  # of the tools of a request: JSON, values, and the text of the prompt as it is rendered and read
+RENDERED_COPIES = 4  # a request's tools as JSON, as values, and in the prompt as it is rendered and as it is read
 VALUES_BYTES = 4 << 20  # bytes of as many values as a body may hold
 CONNECTION_BYTES = 24 << 10  # bytes of an open connection whose reply is streamed, at most
 

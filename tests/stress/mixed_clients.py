@@ -32,7 +32,7 @@ from hostile_schemas import HEAVY
 from server_load import text_with
 
 MIB = 1 << 20
-WITHIN = 0.02  # of the plan
+WITHIN = 0.02  # part of the plan by which the peak may exceed it
 N_TOOLS = 24
 KEYS = ("path", "query", "limit", "offset", "pattern", "owner", "branch", "title", "body", "labels", "state", "depth")
 

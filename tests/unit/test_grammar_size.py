@@ -65,6 +65,11 @@ def test_literals_of_a_grammar_count_most():
     assert grammar_bytes(r'"a\"b" [a-z]') == 6 * IN_A_ROW + 6 * PATTERN
 
 
+@pytest.mark.parametrize("before", ['[^"]', '/"/', '# "\n', r'"\""'])
+def test_a_quote_elsewhere_begins_no_literal(before):
+    assert grammar_bytes(f'{before} "{"x" * 1000}"') > 1000 * IN_A_ROW
+
+
 def test_each_reply_at_a_time_has_a_grammar_of_its_own():
     one, four = (planned_bytes(1000, n) for n in (1, 4))
     assert four - one == 3 * GRAMMAR_BYTES
