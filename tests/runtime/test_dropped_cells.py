@@ -87,3 +87,15 @@ def test_every_policy_says_what_a_fresh_session_says(tiny, policy):
             told = reply(session, [*IDS[:n], 3])[0]
             with rt.session(log=True) as fresh:
                 assert told == reply(fresh, [*IDS[:n], 3])[0]
+
+
+def test_more_than_can_be_dropped_is_refused(tiny):
+    options = {"memory": "1GiB", "budget": 128, "block": 32, "policy": "keydiff", "threads": 1}
+    with edgekv.Runtime(tiny, **options) as rt, rt.session(log=True) as session:
+        reply(session, IDS, 4)
+        cache = rt.block_loop.cache
+        n = cache.n_droppable
+        assert n == cache.n_past
+        with pytest.raises(edgekv.EdgeKVError, match=f"{n + 1} tokens to drop, but the cells of the newest {n} alone"):
+            cache.drop(n + 1)
+        assert cache.n_past == n
