@@ -161,12 +161,13 @@ class SequenceState:
         drawn = self.sampler
         if n >= self.n_past:
             return
+        drops = n >= self.block_loop.earliest  # decided once: a change that is made again may find half of a checkpoint
 
         def change() -> None:
             said = Said()
             if self.history is None:
                 self.block_loop.begin()
-            elif n >= self.block_loop.earliest:
+            elif drops:
                 said = self.history.dropped_to(n, self.block_loop)
             else:
                 said = self.history.back_to(n, self.block_loop)

@@ -14,6 +14,7 @@ from small import words
 
 import edgekv
 from edgekv.binding import library
+from edgekv.engine.block_loop import BlockLoop
 from edgekv.generation.sampler import GREEDY
 from edgekv.prompt import text
 from edgekv.prompt.turns import Turns
@@ -431,9 +432,13 @@ def test_an_interrupt_after_a_feed(roomy_here, monkeypatch, tmp_path, i):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
-@pytest.mark.parametrize("name", ["edgekv_cache_restore_numbers", "edgekv_cache_restore_rows", "edgekv_cache_feed"])
+@pytest.mark.parametrize(
+    "name", ["edgekv_cache_restore_numbers", "edgekv_cache_restore_rows", "edgekv_cache_feed", "edgekv_cache_drop"]
+)
 def test_an_interrupt_while_going_back(roomy_here, monkeypatch, name, error):
-    """The session stands at the checkpoint, or where reading came to, and not at the beginning."""
+    """The session stands at the checkpoint, where reading came to, or where later cells were dropped."""
+    if name != "edgekv_cache_drop":
+        monkeypatch.setattr(BlockLoop, "earliest", property(lambda self: self.cache.n_past))
     with roomy_here.session(log=True) as session, roomy_here.session(log=True) as other:
         for it in (session, other):
             say(it, "What?")
