@@ -307,6 +307,7 @@ class BlockLoop:
         recalls = self.archive is not None and want_logits and observe is None
         n_held = max(1, self._options.spare_cells // 4) if recalls else self._n_held(probe) if want_logits else 0
         held = HeldBack(tokens, n_held)
+        block: list[int] = []
         for block, is_last in with_last(blocks(held, self._options.block)):
             *earlier, last = blocks(block, self._options.n_ubatch if observe is None else 1)
             for ubatch in earlier:
@@ -322,8 +323,9 @@ class BlockLoop:
             self._compact(probe, is_last=is_last)
             if not after_ubatch(len(last)):
                 return is_end
+        if not block:  # all of the prompt is held back, and what came before it may not have its scores yet
+            self._compact(probe, is_last=True)
         if recalls and self.archive is not None:
-            self._compact()
             self.archive.asked = list(held.tokens)
             self._recall(ROUNDS)
         return self._read_held(held.tokens, after_ubatch, probe)

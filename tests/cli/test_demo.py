@@ -90,5 +90,5 @@ def test_the_full_cache_of_its_text_does_not_fit_there():
     assert FACT not in arguments[-1]
     plan = json.loads(run_program("plan", "--memory", memory, "--json").stdout)
     n_tokens = 4_000  # the text has a few more
-    others = [other for other in plan["alternatives"] if other["kv_type"] != "q4_0"]  # which has to be named
+    others = [other for other in plan["alternatives"] if other["kv_type"] != "q4_0"]  # q4_0 has to be named
     assert max(other["budget_cells"] + other["block"] for other in (plan, *others)) < n_tokens

@@ -244,7 +244,7 @@ def test_no_token_is_lost(open_merging, spec):
 
 
 def test_a_question_keeps_the_means_and_drops_what_it_does_not_need(open_merging):
-    with open_merging(focus="question") as rt, rt.session() as session:
+    with open_merging(focus=True) as rt, rt.session() as session:
         session.read(words(60))
         before = sum(of_head.sum() for of_head in counts_of(rt.block_loop.cache).values())
         list(session.ask("Who?", files=[], max_tokens=1))

@@ -211,6 +211,7 @@ def test_every_kept_row_survives_every_move(tiny_model, kv_type):
             assert result.n_staged == 0
 
 
+@pytest.mark.filterwarnings("ignore:kv_type=q4_0 may spoil")  # keys of qwen2 have biases
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
 @pytest.mark.parametrize("shape", test_reposition.SHAPES)
 def test_keys_turn(tiny_model, stage, shape, kv_type):

@@ -272,19 +272,18 @@ def test_cells_are_even_where_divided_ones_do_not_fit(tmp_path, monkeypatch):
             policy(memory, **given)
 
 
-def test_cells_are_divided_without_means_where_only_q4_0_fits(tmp_path, monkeypatch):
+def test_cells_are_divided_without_means_in_q4_0(tmp_path, monkeypatch):
     monkeypatch.setattr(planner, "Estimator", lambda *_: contextlib.nullcontext(LargerDivided()))
     model = tmp_path / "model.gguf"
     model.touch()
     path_beside(model).write_text(HeadShares(((1.0,),), 1, "replay", 1, 2).to_json())
 
-    def chosen(memory):
-        plan = planner.make_plan(model, Request.of(memory=memory, budget=100, block=128))
-        return plan.policy, plan.kv_type
+    def chosen(memory, **named):
+        return planner.make_plan(model, Request.of(memory=memory, budget=100, block=128, **named)).policy
 
-    assert chosen(bytes_for(100, "q8_0") + LargerDivided.MORE) == ("keydiff(rope=off)+heads+merge", "q8_0")
-    assert chosen(bytes_for(100, "q8_0") + LargerDivided.MORE - 1) == ("keydiff(rope=off)+heads", "q4_0")
-    assert chosen(bytes_for(100, "q4_0")) == ("keydiff(rope=off)", "q4_0")
+    assert chosen(bytes_for(100, "q8_0") + LargerDivided.MORE) == "keydiff(rope=off)+heads+merge"
+    assert chosen(bytes_for(100, "q8_0") + LargerDivided.MORE, kv_type="q4_0") == "keydiff(rope=off)+heads"
+    assert chosen(bytes_for(100, "q4_0"), kv_type="q4_0") == "keydiff(rope=off)"
 
 
 @pytest.mark.parametrize(("missing", "chosen"), [("means", "keydiff(rope=off)+heads"), ("rope", "keydiff")])
