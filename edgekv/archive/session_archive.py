@@ -18,8 +18,8 @@ ROUNDS = (
 BEFORE, AFTER = 20, 10  # positions; what follows a hit matters more than what precedes it
 MOST_RECALLED = 64  # cells of a head
 TURNED = (
-    "keys were turned to other positions, as a text longer than half of the trained context needs it; what was evicted "
-    "is recalled no more"
+    "keys were turned to other positions, as a text longer than the trained context needs it; what was evicted is "
+    "recalled no more"
 )
 
 

@@ -137,6 +137,15 @@ def test_a_loaded_session_archives_from_there_on(archived, tmp_path):
         assert 0 < session.stats.archived_tokens <= session.n_past - n
 
 
+def test_with_an_archive_keys_stay_up_to_the_trained_context(open_runtime):
+    """Without one they are turned from its half on."""
+    with open_runtime(**ARCHIVED | {"reposition": "auto"}) as rt, rt.session() as session:
+        session.read(words(250))
+        assert rt.model.n_ctx_train // 2 < session.n_past < rt.model.n_ctx_train - 100
+        said(session, n=2)
+        assert (session.stats.recalled_cells, session.stats.archive_failure) == (RECALLED, "")
+
+
 def test_turned_keys_end_recall_and_it_is_said(open_runtime):
     with open_runtime(**ARCHIVED | {"reposition": "always"}) as rt, rt.session() as session:
         session.read(words(150))
