@@ -82,8 +82,7 @@ class LocalEngine(Opened):
         with self._new_state(history) as state:
             system, said = self.slots.claim(state, lambda it: load_session(path, self.loaded, it), replaced)
             state.pinned = state.block_loop.pinned
-            if state.archive is not None:
-                state.archive.restart(state.block_loop.cache)
+            state.restart_archive()
             return self._conversation(state, system, said)
 
     def _conversation(self, state: SequenceState, system: str | None, begun: Said | None = None) -> LocalConversation:

@@ -200,7 +200,7 @@ class SequenceState:
             else:
                 self.set(history.back_to(n_common, self.block_loop))
                 history.log.cut(n_common)
-            self._restart_archive()
+            self.restart_archive()
             self.use_log()
 
         self._change(change)
@@ -214,17 +214,17 @@ class SequenceState:
             if before is None:
                 block_loop.restore(snapshot.block_loop)
                 self.set(snapshot.said)
-                self._restart_archive()
+                self.restart_archive()
                 return
             history = before.restored(snapshot, block_loop)
             self.set(snapshot.said)
-            self._restart_archive()
+            self.restart_archive()
             self.history, block_loop.log = history, history.log
             before.log.close()
 
         self._change(change)
 
-    def _restart_archive(self) -> None:
+    def restart_archive(self) -> None:
         """Begin the archive anew, after cells came from elsewhere: no row of before belongs to them."""
         if self.archive is not None:
             self.archive.restart(self.block_loop.cache)

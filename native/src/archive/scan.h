@@ -13,9 +13,10 @@ namespace edgekv {
 class BestPositions {
   public:
     // The score of a position is the mean of the weights from `before` positions before it to `after` after it, as far as there are
-    // any. held: positions that are passed over, ascending
+    // any.
     BestPositions(uint32_t n, uint32_t before, uint32_t after);
 
+    // held: positions that are passed over, ascending
     void begin(int32_t first, const std::vector<int32_t> * held);
     void add(float weight); // of the next position
     void finish();          // no position follows
