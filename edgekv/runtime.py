@@ -271,6 +271,11 @@ class Runtime:
         return self._engine.worker_pid
 
     @property
+    def alive(self) -> bool:
+        """False once an isolated runtime's worker has ended: its next use raises WorkerError."""
+        return self._engine.alive
+
+    @property
     def model(self) -> Model:
         """The loaded model. Raises ConfigError in an isolated runtime, as do `context`, `block_loop(s)` and `guard`."""
         return self._local().model

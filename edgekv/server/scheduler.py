@@ -21,7 +21,7 @@ from .spill import spill_texts, texts_in_files
 
 log = logging.getLogger("edgekv.server")
 
-AnswerCallback = Callable[[ReplyRequest, Callable[[Event], None], CancelFlag], None]
+AnswerCallback = Callable[[ReplyRequest, Callable[[Event | ApiError], None], CancelFlag], None]
 
 
 class RequestQueue:
@@ -31,7 +31,7 @@ class RequestQueue:
     has a slot for every thread of this queue, and no other threads use the sessions.
 
     answer: makes the reply to a request, in a thread of the queue. It calls back with each event, and ends early if
-        its `CancelFlag` is set. It may raise what the runtime raises
+        its `CancelFlag` is set. It may raise what the runtime raises, or call back with an error as the last event
     n_slots: requests that are answered at a time, each by a thread of its own
     limit: requests that may wait beside those that are answered
     seconds: limit for each request, with the time that it waits

@@ -14,6 +14,7 @@ from pathlib import Path
 import edgekv
 from edgekv.sessions.history import StoredHistory
 
+from .api_errors import ApiError, api_error_of
 from .cancel_flag import CancelFlag
 from .reply_request import Ended, Event, ReplyRequest
 from .session_reply import Replier
@@ -39,7 +40,7 @@ class PooledSession:
 class SessionPool:
     """Answers requests with the sessions of one runtime, in as many threads at a time as it has slots.
 
-    open_runtime: opens the runtime, and another one if the process of the first has died
+    open_runtime: opens the runtime, and another one once the process of the first has died
     folder: for saved sessions; None = save none. Sessions of an isolated runtime are saved after every reply, so that
         they outlive its process; others are saved when the pool is closed
     swap_dir: for the logs of sessions, which are swapped out to them; None = the folder that TMPDIR names
@@ -77,15 +78,20 @@ class SessionPool:
                 self._save(pooled)
         self.runtime.close()
 
-    def answer(self, request: ReplyRequest, emit: Callable[[Event], None], stop: CancelFlag) -> None:
+    def answer(self, request: ReplyRequest, emit: Callable[[Event | ApiError], None], stop: CancelFlag) -> None:
         """Answer a request; call `emit` with the events. Raises ApiError and EdgeKVError."""
-        if self.runtime.closed:  # an earlier request could not open it again
+        if not self.runtime.closed and not self.runtime.alive:  # its process ended while no request was at work
+            self._give_up_runtime()
+        if self.runtime.closed:
             self._open()
         try:
             self._answer(request, emit, stop)
-        except edgekv.WorkerError:
-            self._restart()
-            raise
+        except edgekv.WorkerError as error:
+            log.warning("a request failed: %s", error)
+            emit(api_error_of(error))  # the client need not wait until the model is open again
+            self._give_up_runtime()
+            with suppress(edgekv.EdgeKVError):  # the next request tries again, and says why it fails
+                self._open()
 
     def _answer(self, request: ReplyRequest, emit: Callable[[Event], None], stop: CancelFlag) -> None:
         if stop:
@@ -182,13 +188,11 @@ class SessionPool:
             except OSError as error:  # no fault of the request that takes its place
                 log.warning("%s is not removed: %s", pooled.path, error.strerror or error)
 
-    def _restart(self) -> None:
-        """Open another runtime after the process of this one has died."""
+    def _give_up_runtime(self) -> None:
+        """Close the runtime, whose process has died, and forget its sessions."""
         self._pooled.clear()
         self.runtime.close()
         self.n_restarts += 1
-        with suppress(edgekv.EdgeKVError):  # the next request tries again, and says why it fails
-            self._open()
 
     def _open(self) -> None:
         """Open another runtime, and load the saved sessions. An error here is not the fault of a request."""

@@ -74,6 +74,7 @@ def warmup_runtime() -> Any:
         plan=SimpleNamespace(model=Path("nobody"), ceiling_bytes=1, budget_cells=1, n_ctx_train=1),
         options=SimpleNamespace(focus=False, isolated=False, grammars=False, parallel=1),
         closed=False,
+        alive=True,
         close=lambda: None,
         reply_opening=lambda: "",
         count_tokens=lambda _: 1,

@@ -43,6 +43,7 @@ class LocalEngine(Opened):
     """
 
     worker_pid = None
+    alive = True
 
     def __init__(self, path: Path, request: Request, mark: bytes | None = None) -> None:
         self.mark = new_mark() if mark is None else mark

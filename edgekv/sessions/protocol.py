@@ -110,6 +110,10 @@ class Engine(Protocol):
     def worker_pid(self) -> int | None:
         """The process id of its worker; None = it runs in this process."""
 
+    @property
+    def alive(self) -> bool:
+        """False once its worker has ended."""
+
     def new_conversation(self, system: str | None, logging: Logging | None = None) -> Conversation:
         """Begin a conversation. Raises BudgetError if the system message leaves no cells.
 

@@ -88,6 +88,11 @@ class WorkerEngine(_Forwarding, Opened):
         """The process id of the worker."""
         return self._worker.pid
 
+    @property
+    def alive(self) -> bool:
+        """False once the worker has ended."""
+        return self._worker.alive
+
     def new_conversation(self, system: str | None, logging: Logging | None = None) -> WorkerConversation:
         """Begin a conversation. It takes the cells if they are free."""
         self.reap()

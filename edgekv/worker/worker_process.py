@@ -69,6 +69,11 @@ class Worker:
         """The process id of the worker."""
         return self._process.pid
 
+    @property
+    def alive(self) -> bool:
+        """False once the process has ended."""
+        return self._process.poll() is None
+
     def ask(self, message: object) -> Any:
         """Return the answer to a message. Raises the worker's errors, and WorkerError if it died or hangs."""
         packed = encode(message)

@@ -7,12 +7,14 @@ import contextlib
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from asgi import fetched
 from history_steps import noted_steps
 from test_chat_completions import GREEDY, PATH
+from waiting import until
 
 import edgekv
 from edgekv.server.application import Application, Settings
@@ -26,8 +28,10 @@ def words(n, word="word"):
     return " ".join(f"{word}{i % 97}" for i in range(n))
 
 
-def kill(pid):
-    os.kill(pid, signal.SIGKILL if os.name == "posix" else signal.SIGTERM)
+def kill(runtime):
+    """Kill the worker, and wait until it has ended."""
+    os.kill(runtime.worker_pid, signal.SIGKILL if os.name == "posix" else signal.SIGTERM)
+    until(lambda: not runtime.alive, "the end of a worker", limit_s=60)
 
 
 class Client:
@@ -182,23 +186,49 @@ def _refused(path, missing_ok=False):
     raise PermissionError(13, "Permission denied")
 
 
-def test_a_worker_that_dies_is_replaced(open_server, tmp_path):
-    """The request that it was at fails; the conversations go on."""
-    with open_server(sessions_dir=tmp_path, options={"isolated": True, "budget": 900}) as application:
-        client = Client(application)
-        client.say(words(20))
-        pool = application.state.pool
-        for _ in range(2):
-            idle(application)
-            died = pool.runtime.worker_pid
-            kill(pool.runtime.worker_pid)
-            refused = asyncio.run(fetched(application, PATH, {"messages": client.messages, **GREEDY}))
-            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "model_restarted")
-            assert pool.runtime.worker_pid != died
-            cached, total, _ = client.say("And then?")
-            assert total - cached < 40
-        assert pool.n_restarts == 2
-        assert "edgekv_worker_restarts 2.0" in asyncio.run(fetched(application, "/metrics")).text
+@pytest.fixture
+def saving_server(open_server, tmp_path):
+    with open_server(sessions_dir=tmp_path, options={"isolated": True, "budget": 900}) as made:
+        yield made
+
+
+def test_a_worker_that_dies_while_idle_is_replaced_before_the_next_request(saving_server):
+    client, pool = Client(saving_server), saving_server.state.pool
+    client.say(words(20))
+    for n_deaths in (1, 2):
+        idle(saving_server)
+        kill(pool.runtime)
+        cached, total, _ = client.say("And then?")
+        assert total - cached < 40
+        assert pool.n_restarts == n_deaths
+    assert "edgekv_worker_restarts 2.0" in asyncio.run(fetched(saving_server, "/metrics")).text
+
+
+def test_a_request_fails_at_which_the_worker_dies_and_its_conversation_goes_on(saving_server, monkeypatch):
+    """The client is told before another worker starts, which takes a while."""
+    client, pool = Client(saving_server), saving_server.state.pool
+    client.say(words(20))
+    idle(saving_server)
+    stored, open_runtime, told = pool.replier.stored, pool._open_runtime, []
+
+    def dies(*arguments):
+        kill(pool.runtime)
+        return stored(*arguments)
+
+    def opened_later():
+        assert answer.result(60).status_code == 503
+        told.append(answer.result().json()["error"]["code"])
+        return open_runtime()
+
+    monkeypatch.setattr(pool.replier, "stored", dies)
+    monkeypatch.setattr(pool, "_open_runtime", opened_later)
+    with ThreadPoolExecutor(1) as threads:
+        body = {"messages": client.messages, **GREEDY}
+        answer = threads.submit(lambda: asyncio.run(fetched(saving_server, PATH, body)))
+        answer.result()
+    cached, total, _ = client.say("And then?")
+    assert total - cached < 40
+    assert (told, pool.n_restarts) == (["model_restarted"], 1)
 
 
 def test_a_worker_that_dies_while_it_saves_is_no_matter_of_the_next_request(open_server, tmp_path, monkeypatch):
@@ -209,7 +239,7 @@ def test_a_worker_that_dies_while_it_saves_is_no_matter_of_the_next_request(open
         def dies(session, path):
             if deaths and pool.runtime.worker_pid:
                 deaths.pop()
-                kill(pool.runtime.worker_pid)
+                kill(pool.runtime)
             save(session, path)
 
         client = Client(application)
@@ -220,7 +250,7 @@ def test_a_worker_that_dies_while_it_saves_is_no_matter_of_the_next_request(open
         client.say("And then?")
         idle(application)
         assert pool.n_restarts == 1
-        kill(pool.runtime.worker_pid)
+        kill(pool.runtime)
     assert list(tmp_path.iterdir())
 
 
@@ -250,16 +280,16 @@ def failing_server(tiny_model, tmp_path):
 def test_a_runtime_that_cannot_be_opened_again_is_no_fault_of_a_request(failing_server):
     with failing_server(*[edgekv.ConfigError("swap_dir='/var/tmp/x' cannot be used")] * 2) as application:
         pool, body = application.state.pool, {"messages": [{"role": "user", "content": "Hello"}], **GREEDY}
-        kill(pool.runtime.worker_pid)
-        answers = [asyncio.run(fetched(application, PATH, body)) for _ in range(2)]
-        assert [answer.status_code for answer in answers] == [503, 500]
-        assert "/var" not in answers[1].text
+        kill(pool.runtime)
+        answers = [asyncio.run(fetched(application, PATH, body)) for _ in range(3)]
+        assert [answer.status_code for answer in answers] == [500, 500, 200]
+        assert "/var" not in answers[0].text + answers[1].text
 
 
 def test_a_worker_that_does_not_start_is_tried_again(failing_server):
     with failing_server(*[edgekv.WorkerError("no memory for a process")] * 2) as application:
         pool, body = application.state.pool, {"messages": [{"role": "user", "content": "Hello"}], **GREEDY}
-        kill(pool.runtime.worker_pid)
+        kill(pool.runtime)
         answers = [asyncio.run(fetched(application, PATH, body)).status_code for _ in range(3)]
         assert answers == [503, 503, 200]
 
