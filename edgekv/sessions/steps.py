@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -47,18 +47,33 @@ class _Feed:
         """Tokens that its call had in such steps."""
         return sum(ticket.n_read for ticket in self.tickets)
 
+    @property
+    def is_patient(self) -> bool:
+        """True if it lets no further step of another text pass."""
+        return self.n_passed == MOST_PASSED
+
+    @property
+    def is_due(self) -> bool:
+        """True if replies had as much time as the last such step of its call, or if it has waited long enough."""
+        return self.is_patient or all(ticket.owed_s <= 0 for ticket in self.tickets)
+
 
 class Steps:
     """Joins the feeds of the sessions that have a turn in a queue; the `Feeder` of an engine with several slots.
 
     A session that feeds waits until all others that are at work feed, too, or come to their end. One of the waiting
-    threads then computes the step: a block or a probe of a text, or a token of every reply. The two kinds take turns,
-    so a reply waits for one block at most. Of the texts, the one goes first of which least was read, so a short prompt
-    does not wait for the blocks of a long one. A text that waits lets at most MOST_PASSED steps of others pass.
+    threads then computes the step: a block or a probe of a text, or a token of every reply. A reply waits for one block
+    at most. After its block a text waits until replies had as much time as that took, so a text and replies beside it
+    have half of the time each, and several texts as much each as replies. Of the texts, the one goes first of which
+    least was read, so a short prompt does not wait for the blocks of a long one. A text that waits lets at most
+    MOST_PASSED steps of others pass.
+
+    clock: gives seconds
     """
 
-    def __init__(self, queue: TurnQueue) -> None:
+    def __init__(self, queue: TurnQueue, clock: Callable[[], float] = time.perf_counter) -> None:
         self._queue = queue
+        self._clock = clock
         self._feeds: list[_Feed] = []  # those that wait, and those that are done, but their threads do not know yet
         self._was_alone = False  # the last step was one of a text
         self.n_steps = 0
@@ -141,7 +156,7 @@ class Steps:
         feeds = self._next()
         self._was_alone = feeds[0].is_alone
         self.n_steps += 1
-        with self._computing():
+        with self._timed(feeds), self._computing():
             try:
                 self._decode(feeds)
             except EdgeKVError as error:
@@ -156,13 +171,30 @@ class Steps:
         """Return the feeds of the next step, of those that wait."""
         texts = [feed for feed in self._feeds if feed.is_alone]
         replies = [feed for feed in self._feeds if not feed.is_alone]
-        if replies and (self._was_alone or not texts):
+        if not texts:
             return replies
-        patient = [feed for feed in texts if feed.n_passed == MOST_PASSED]
+        patient = [feed for feed in texts if feed.is_patient]
         first = patient[0] if patient else min(texts, key=lambda feed: feed.n_read)
+        if replies and (self._was_alone or not first.is_due):
+            return replies
         for feed in texts[: texts.index(first)]:
             feed.n_passed += 1
         return [first]
+
+    @contextmanager
+    def _timed(self, feeds: list[_Feed]) -> Iterator[None]:
+        """Note the time of a step: the call of a text owes it to replies, whose steps pay it to all texts that wait."""
+        begun = self._clock()
+        try:
+            yield
+        finally:
+            took = self._clock() - begun
+            if self._was_alone:
+                for ticket in feeds[0].tickets:
+                    ticket.owed_s = took
+            else:
+                for ticket in {ticket for feed in self._feeds if feed.is_alone for ticket in feed.tickets}:
+                    ticket.owed_s -= took
 
     @contextmanager
     def _computing(self) -> Iterator[None]:

@@ -214,6 +214,7 @@ class Ticket:
         self.in_step = False  # the thread waits for its part of a step, and others may work
         self.paused_since = 0.0
         self.n_read = 0  # tokens of texts that it had in steps (`Steps`)
+        self.owed_s = 0.0  # seconds that replies may have before its next such step
         self.comes_back_soon = True  # its last pause was too short for a step to begin without it
         self._queue = queue
 

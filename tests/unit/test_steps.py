@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 import time
 
@@ -13,24 +14,28 @@ from edgekv.sessions import steps, turn_queue
 
 LIMIT_S = 60
 BLOCK = range(32)
+BLOCK_S = 32.0  # seconds of a block, if a token of a text takes one
 
 
 class CountedCache:
     n_past = 0
 
 
-def order_of_steps(monkeypatch, long, *others):
+def order_of_steps(monkeypatch, long, *others, reply_s=BLOCK_S):
     """Return the names of the calls that each step fed. The others come during the sixth step of the long text.
 
     long, others: tokens of each step of a call, by its name
+    reply_s: seconds of a token of replies; a token of a text takes one
     """
     monkeypatch.setattr(steps, "SOON_S", 10.0 * LIMIT_S)
-    queue = turn_queue.TurnQueue(n_slots=1 + len(others))
-    shared, names, order, they_come = steps.Steps(queue), {}, [], threading.Event()
+    queue, passed = turn_queue.TurnQueue(n_slots=1 + len(others)), [0]
+    shared, names, order, they_come = steps.Steps(queue, lambda: passed[0]), {}, [], threading.Event()
 
     def feed_together(feeds):
         for cache, tokens, _ in feeds:
             cache.n_past += len(tokens)
+        n_tokens = len(feeds[0][1])
+        passed[0] += n_tokens if n_tokens > 1 else reply_s
         order.append("".join(sorted(names[cache] for cache, _, _ in feeds)))
         if len(order) == 6:
             they_come.set()
@@ -83,6 +88,34 @@ def test_a_reply_waits_for_one_step_of_a_text(monkeypatch):
     replying = found[found.index("r") : len(found) - found[::-1].index("r")]
     assert replying.count("r") == 7
     assert all("r" in pair for pair in itertools.pairwise(replying[1:]))
+
+
+def test_replies_have_as_much_time_as_a_text(monkeypatch):
+    reply = ("r", [BLOCK, *[[1]] * 12])
+    found = order_of_steps(monkeypatch, ("L", [BLOCK] * 10), reply, reply_s=BLOCK_S / 4)
+    assert found == "L L L L L L r r r r r L r r r r L r r r r L L"
+
+
+def test_each_text_leaves_replies_as_much_time_as_its_blocks_take(monkeypatch):
+    others = ("r", [BLOCK, *[[1]] * 24]), ("a", [BLOCK] * 12), ("b", [BLOCK] * 12)
+    found = order_of_steps(monkeypatch, ("L", [BLOCK] * 20), *others, reply_s=BLOCK_S / 8)
+    beside_replies = found[: found.rindex("r")]
+    between = [part.count("r") for name in "ab" for part in beside_replies.split(name)[1:-1]]
+    assert len(between) >= 4
+    assert all(8 <= n_tokens <= 10 for n_tokens in between), found
+
+
+def test_a_short_text_goes_before_a_long_one_although_both_owe_time_to_replies(monkeypatch):
+    others = ("r", [BLOCK, *[[1]] * 12]), ("s", [BLOCK] * 2)
+    found = order_of_steps(monkeypatch, ("L", [BLOCK] * 10), *others, reply_s=BLOCK_S / 4)
+    assert re.search("^(L ){6}(r ){0,2}s (r ){3,5}s (r )*L", found), found
+
+
+def test_what_a_long_text_owes_to_replies_lets_no_further_texts_pass(monkeypatch):
+    others = ("r", [BLOCK, *[[1]] * 30]), *((name, [BLOCK]) for name in "abcdef")
+    found = order_of_steps(monkeypatch, ("L", [BLOCK] * 10), *others, reply_s=BLOCK_S / 16)
+    passing = found.replace(" ", "").lstrip("L").partition("L")[0]
+    assert 3 <= len(passing.replace("r", "")) <= 4  # the block before the reply passes, too
 
 
 def test_a_second_interrupt_leaves_no_feed_to_the_steps_of_others(monkeypatch):
