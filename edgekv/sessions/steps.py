@@ -48,14 +48,14 @@ class _Feed:
         return sum(ticket.n_read for ticket in self.tickets)
 
     @property
-    def is_patient(self) -> bool:
+    def has_waited_long(self) -> bool:
         """True if it lets no further step of another text pass."""
         return self.n_passed == MOST_PASSED
 
     @property
     def is_due(self) -> bool:
         """True if replies had as much time as the last such step of its call, or if it has waited long enough."""
-        return self.is_patient or all(ticket.owed_s <= 0 for ticket in self.tickets)
+        return self.has_waited_long or all(ticket.owed_s <= 0 for ticket in self.tickets)
 
 
 class Steps:
@@ -173,7 +173,7 @@ class Steps:
         replies = [feed for feed in self._feeds if not feed.is_alone]
         if not texts:
             return replies
-        patient = [feed for feed in texts if feed.is_patient]
+        patient = [feed for feed in texts if feed.has_waited_long]
         first = patient[0] if patient else min(texts, key=lambda feed: feed.n_read)
         if replies and (self._was_alone or not first.is_due):
             return replies
