@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Sequence
 
 from edgekv.binding.cache import Cache
@@ -29,6 +30,13 @@ def recalled_cells(spare: int) -> int:
     The others take the end of the prompt and the beginning of the reply.
     """
     return min(MOST_RECALLED, spare // 2)
+
+
+class Mark:
+    """The number of tokens that an archive goes back to. It is void once one of them is cut, for others may follow."""
+
+    def __init__(self, n_past: int) -> None:
+        self.n_past = n_past
 
 
 class Archive:
@@ -60,6 +68,7 @@ class Archive:
 
     def _begin(self, cache: Cache, begin: int) -> None:
         self._rows = RowArchive(cache, self._file.fileno(), begin, self._limit_bytes)
+        self._marks: weakref.WeakSet[Mark] = weakref.WeakSet()
         self.asked: Sequence[int] = ()
         self.failure = ""
         self._is_readable = True
@@ -82,6 +91,20 @@ class Archive:
     def cut(self, n_past: int) -> None:
         """Forget the positions from n_past on."""
         self._rows.cut(n_past)
+        self._marks = weakref.WeakSet(mark for mark in self._marks if mark.n_past <= n_past)
+
+    def mark(self, n_past: int) -> Mark:
+        """Return a mark of the first n_past tokens, which are all that were fed."""
+        mark = Mark(n_past)
+        self._marks.add(mark)
+        return mark
+
+    def go_to(self, mark: Mark | None, cache: Cache) -> None:
+        """Go back to the tokens of a mark, which a cache has now; begin again if they are not all archived."""
+        if mark is not None and mark in self._marks and not self.failure:
+            self.cut(mark.n_past)
+        else:
+            self.restart(cache)
 
     def restart(self, cache: Cache) -> None:
         """Begin again after the tokens of a cache, because its cells come from elsewhere."""

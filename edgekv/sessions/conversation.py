@@ -111,7 +111,8 @@ class LocalConversation:
         block_loop, history = self._settled(), self.state.history
         self.check_room(block_loop.cache.snapshot_bytes + (0 if history is None else history.log.nbytes))
         log = None if history is None else history.log.copy()
-        return Snapshot(self._loaded.mark, self._system, self.state.said, block_loop.snapshot(), log)
+        archive = None if self.state.archive is None else self.state.archive.mark(self.state.n_past)
+        return Snapshot(self._loaded.mark, self._system, self.state.said, block_loop.snapshot(), log, archive)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to a snapshot. Raises SessionError for one of another runtime or system message, or without a log."""

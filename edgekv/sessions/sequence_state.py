@@ -214,15 +214,19 @@ class SequenceState:
             if before is None:
                 block_loop.restore(snapshot.block_loop)
                 self.set(snapshot.said)
-                self.restart_archive()
+                self._restore_archive(snapshot)
                 return
             history = before.restored(snapshot, block_loop)
             self.set(snapshot.said)
-            self.restart_archive()
+            self._restore_archive(snapshot)
             self.history, block_loop.log = history, history.log
             before.log.close()
 
         self._change(change)
+
+    def _restore_archive(self, snapshot: Snapshot) -> None:
+        if self.archive is not None:
+            self.archive.go_to(snapshot.archive, self.block_loop.cache)
 
     def restart_archive(self) -> None:
         """Begin the archive anew, after cells came from elsewhere: no row of before belongs to them."""

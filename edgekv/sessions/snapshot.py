@@ -6,6 +6,7 @@ import secrets
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from edgekv.archive.session_archive import Mark
 from edgekv.engine.block_loop_snapshot import BlockLoopSnapshot
 from edgekv.generation.sampler import SamplerState
 from edgekv.store.log import LogCopy
@@ -35,6 +36,7 @@ class Snapshot:
 
     runtime: mark of the runtime that it was taken in
     log: the tokens of prompts and replies; None = the session keeps no log
+    archive: the tokens that its archive goes back to; None = it has none
     """
 
     runtime: bytes
@@ -42,6 +44,7 @@ class Snapshot:
     said: Said
     block_loop: BlockLoopSnapshot
     log: LogCopy | None = None
+    archive: Mark | None = None
 
     @property
     def nbytes(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import pickle
 from pathlib import Path
 
 import pytest
@@ -112,18 +113,50 @@ def test_a_session_that_goes_back_archives_what_it_reads_instead(archived):
         assert (said(fresh), fresh.stats.archived_tokens) == (found, n_archived)
 
 
-def test_a_restored_session_begins_its_archive_anew(archived):
+def test_a_restored_session_recalls_as_it_did_before(archived):
     with archived.session() as session:
         session.read(words(150))
         snapshot = session.snapshot()
-        said(session)
-        session.restore(snapshot)
-        said(session, n=1)
-        assert session.stats.archived_tokens < SETTINGS["block"]  # the prompt alone was fed since
-        assert session.stats.recalled_cells == 0
+        expected = said(session, n=3 * SETTINGS["block"])
+        for _ in range(2):
+            session.restore(snapshot)
+            assert said(session, n=3 * SETTINGS["block"]) == expected
+            assert session.stats.recalled_cells > 0
+
+
+def begun_anew(session):
+    """Return True if a session that was just restored recalls nothing of what was evicted before."""
+    said(session, n=1)
+    return session.stats.recalled_cells == 0 and session.stats.archived_tokens < SETTINGS["block"]
+
+
+def test_a_snapshot_whose_tokens_gave_way_to_others_begins_the_archive_anew(archived):
+    with archived.session() as session:
+        session.read(words(60))
+        early = session.snapshot()
+        session.read(words(100))
+        late = session.snapshot()
+        session.restore(early)
+        session.read(words(200, "other"))
+        session.restore(late)
+        assert begun_anew(session)
+
+
+@pytest.mark.parametrize("other", [False, True], ids=["pickled", "of another session"])
+def test_a_snapshot_from_elsewhere_begins_the_archive_anew(archived, other):
+    with archived.session() as session, archived.session() as second:
+        session.read(words(150))
+        snapshot = session.snapshot()
+        if other:
+            second.read(words(150, "other"))
+            second.restore(snapshot)
+            assert begun_anew(second)
+        else:
+            session.restore(pickle.loads(pickle.dumps(snapshot)))
+            assert begun_anew(session)
         session.read(words(100))
         said(session, n=1)
-        assert 100 < session.stats.archived_tokens < session.n_past
+        assert session.stats.recalled_cells > 0
 
 
 def test_a_loaded_session_archives_from_there_on(archived, tmp_path):
