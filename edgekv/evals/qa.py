@@ -63,9 +63,10 @@ def read_items(path: Path) -> list[Item]:
     """
     try:
         with path.open(encoding="utf-8-sig") as file:
-            items = [
-                _item(line, f"line {number} of {path}") for number, line in enumerate(file, 1) if not line.isspace()
-            ]
+            items: list[Item] = []
+            for number, line in enumerate(file, 1):
+                if not line.isspace():
+                    items.append(_item(line, f"line {number} of {path}", items[-1].text if items else None))
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}; give a file of JSON lines") from error
     except UnicodeDecodeError as error:
@@ -75,13 +76,16 @@ def read_items(path: Path) -> list[Item]:
     return items
 
 
-def _item(line: str, where: str) -> Item:
+def _item(line: str, where: str, before: str | None) -> Item:
+    """Return the item of a line. before: the text of the line before, which one without documents asks about"""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where} is not JSON ({error}); write one object a line, such as {EXAMPLE}") from error
     if not isinstance(value, dict):
         raise InputError(f"{where} is {_kind(value)}; write one object a line, such as {EXAMPLE}")
+    if "documents" not in value and before is not None:
+        value = {"documents": before, **value}
     documents, questions, answers = (
         list(_texts(value, name, where, several=several))
         for name, several in (("documents", True), ("question", False), ("answers", True))

@@ -60,7 +60,8 @@ def test_documents_and_answers_may_be_one_text_or_several(data):
         ("{", r"line 2 of .*own.jsonl is not JSON .*; write one object a line"),
         ("[" * 100_000, r"line 2 of .*own.jsonl is not JSON"),
         ([1], r"line 2 of .* is a list; write one object a line"),
-        ({"question": "a", "answers": "b"}, r"line 2 of .* has no 'documents'; give each line the fields"),
+        ({**GOOD, "answers": []}, r"line 2 of .*: 'answers' is an empty list; give at least one text"),
+        ({"documents": "a", "answers": "b"}, r"line 2 of .* has no 'question'; give each line the fields"),
         ({**GOOD, "documents": []}, r"line 2 of .*: 'documents' is an empty list; give at least one text"),
         ({**GOOD, "documents": ["a", None]}, r"line 2 of .*: 'documents' holds null; give a text or a list of texts"),
         ({**GOOD, "documents": {"a": 1}}, r"'documents' holds an object; give a text or a list of texts"),
@@ -75,6 +76,15 @@ def test_documents_and_answers_may_be_one_text_or_several(data):
 def test_a_wrong_line_is_told_with_its_field_and_a_remedy(data, line, message):
     with pytest.raises(edgekv.InputError, match=message):
         read_items(data(GOOD, line))
+
+
+def test_a_line_without_documents_asks_about_those_before_it(data):
+    question = {"question": "What was blue?", "answers": "sea"}
+    other = {**GOOD, "documents": "It rained."}
+    items = read_items(data(GOOD, question, "", other, question))
+    assert [item.text for item in items] == [items[0].text] * 2 + ["It rained."] * 2
+    with pytest.raises(edgekv.InputError, match=r"line 1 of .* has no 'documents'; give each line the fields"):
+        read_items(data(question, name="none.jsonl"))
 
 
 def test_a_file_that_is_none_is_told(tmp_path, data):
