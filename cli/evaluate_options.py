@@ -41,6 +41,12 @@ def grid_options(
     evict_every: Annotated[
         int | None, typer.Option(help="Generated tokens between two evictions. Default: a block.")
     ] = None,
+    archive: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="Keep what is evicted on the disk, at most so much, and recall by the question."
+        ),
+    ] = None,
     reposition: Annotated[str, typer.Option(help="Turn keys to adjacent positions: auto, always, never.")] = "auto",
     samples: Annotated[int, typer.Option(help="Texts for every combination.")] = 10,
     seed: Annotated[int, typer.Option(help="Seed of the first text; each further text has the next seed.")] = 0,

@@ -17,13 +17,13 @@ from edgekv.errors import (
     UnsupportedModelError,
 )
 from edgekv.memory.sizes import parse_ceiling
-from edgekv.options import KV_TYPES, REPOSITION
+from edgekv.options import KV_TYPES, REPOSITION, size_or_none
 from edgekv.policies import parse_policy
 
 from .case import ATTENTION_MASS, METRICS, Case
 from .qa import read_items
 from .results import Results, key_of
-from .setting import AS_GIVEN, FULL, OFF, ORACLE, TWICE, OpenRuntime, Setting
+from .setting import AS_GIVEN, FULL, OFF, ORACLE, TURN, TWICE, OpenRuntime, Setting
 from .tasks import TASKS
 
 LENGTHS, SAMPLES = (1000,), 10
@@ -57,6 +57,7 @@ class Grid:
     reposition: str = "auto"
     evict_every: int | None = None
     memory: int | str | None = None
+    archive: int | str | None = None
     samples: int | None = None
     seed: int = 0
     book: Path | None = None
@@ -70,6 +71,7 @@ class Grid:
             raise ConfigError(f"task {self.task!r} is unknown; possible: {', '.join(TASKS)}")
         self._check_asking()
         self._check_data()
+        self._check_archive()
         known = TASKS[self.task].params
         if unknown := [name for name in self.params if name not in known]:
             possible = ", ".join(known) or "none"
@@ -113,6 +115,16 @@ class Grid:
                 f"metric={self.metrics[0]} with focus={TWICE}; it is measured in one reading, so leave one of them out"
             )
 
+    def _check_archive(self) -> None:
+        """Refuse an archive beside a focus that feeds a probe while a text is read."""
+        size_or_none(self.archive)
+        probed = [focus for focus in self.focus if focus not in (OFF, TURN)]
+        if self.archive is not None and probed:
+            raise ConfigError(
+                f"archive={self.archive} with focus={probed[0]}; with an archive texts are read without a question, so "
+                f"choose focus={OFF} or {TURN}"
+            )
+
     def _check_data(self) -> None:
         """Refuse a file for a task that makes its texts, and the other way round."""
         if not TASKS[self.task].takes_data:
@@ -154,6 +166,7 @@ class Grid:
                 reposition=self.reposition,
                 evict_every=self.evict_every,
                 memory=self.memory,
+                archive=self.archive,
             )
             found.setdefault(key_of(setting.as_dict()), setting)
         return list(found.values())

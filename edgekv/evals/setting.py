@@ -38,6 +38,7 @@ class Setting:
     memory: ceiling of a process of its own in which each text is read; None = texts are read one after the other in
         this process, with the machine's memory for a ceiling, since it is the budget that is measured
     evict_every: generated tokens between two evictions; None = a block
+    archive: limit of the archive that questions recall from, in bytes; None = what is evicted is forgotten
     The rest as in `edgekv.Options`.
     """
 
@@ -53,6 +54,7 @@ class Setting:
     reposition: str = "auto"
     evict_every: int | None = None
     memory: int | str | None = None
+    archive: int | str | None = None
 
     @property
     def question(self) -> str | bool:
@@ -85,10 +87,13 @@ class Setting:
     @property
     def name(self) -> str:
         """The policy, as tables and pictures call it."""
-        if self.focus == OFF or self.holds_text:
+        reading = self.policy if self.archive is None else f"{self.policy}, recalled"
+        if self.holds_text:
             return self.policy
+        if self.focus == OFF:
+            return reading
         if self.focus == TURN:
-            return f"{self.policy}, in one turn"
+            return f"{reading}, in one turn"
         how = f"focus: {self.focus}"
         if self.focus_policy is not None:
             return f"{how}, {self.focus_policy}"
@@ -103,7 +108,7 @@ class Setting:
     @property
     def common(self) -> Setting:
         """The setting without the options that choose cells. Settings that are equal in it compare."""
-        return replace(self, policy="", focus=OFF, focus_policy=None)
+        return replace(self, policy="", focus=OFF, focus_policy=None, archive=None)
 
     def open(self, n_tokens: int, *, threads: int | None = None, **others: Any) -> edgekv.Runtime:
         """Open a runtime for a text of n_tokens; `others` replace its options. Raises what `edgekv.Runtime` does."""
@@ -141,15 +146,17 @@ class Setting:
             "recent": self.recent,
             "reposition": self.reposition,
             "evict_every": self.evict_every,
+            "archive": self.archive,
         }
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for keys and JSON.
 
-        Fields that mean nothing to a full cache or an oracle are left out, and evict_every and memory if they are None.
+        Fields that mean nothing to a full cache or an oracle are left out, and evict_every, memory and archive if they
+        are None.
         """
         fields = asdict(self)
-        for name in ("evict_every", "memory"):
+        for name in ("evict_every", "memory", "archive"):
             if fields[name] is None:
                 del fields[name]
         if self.holds_text:

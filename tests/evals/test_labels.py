@@ -17,6 +17,12 @@ def test_even_and_divided_cells_have_names_of_their_own_with_a_focus():
     assert Setting(policy="keydiff+heads(safeguard=0.1)", focus=GENERAL).name == "focus: general, divided"
 
 
+def test_a_reading_with_an_archive_has_a_name_of_its_own():
+    found = [Setting(focus=focus, archive=archive).name for focus in ("off", "turn") for archive in (None, "1GiB")]
+    assert found == ["keydiff", "keydiff, recalled", "keydiff, in one turn", "keydiff, recalled, in one turn"]
+    assert Setting(policy="full", archive="1GiB").name == "full"
+
+
 def test_another_block_or_cache_is_another_line():
     usual = [Setting(), Setting(budget=256)]
     others = {

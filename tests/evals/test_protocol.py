@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import edgekv
+from edgekv.archive.session_archive import Archive
 from edgekv.evals import question_protocol
 from edgekv.evals.document import Question
 from edgekv.evals.setting import Setting
@@ -31,9 +32,9 @@ def asked(tiny_model, tmp_path, monkeypatch):
 
     monkeypatch.setattr("edgekv.runtime.Session", Noted)
 
-    def asked(focus, nll=False):
+    def asked(focus, nll=False, **fields):
         calls.clear()
-        how = Setting(**{**setting.as_dict(), "focus": focus})
+        how = Setting(**{**setting.as_dict(), "focus": focus, **fields})
         with how.open(0, threads=1) as runtime:
             return question_protocol.ask_all(runtime, how, text, QUESTIONS, nll=nll), runtime.options.focus, list(calls)
 
@@ -50,6 +51,21 @@ def test_a_text_is_read_for_each_question_of_its_turn_and_else_once(asked):
     assert asked("off")[1:] == (False, ["read", "ask", "ask"])
     assert asked("turn", nll=True)[1:] == (False, ["ask"] * 4)
     assert asked("off", nll=True)[1:] == (False, ["read", *["ask"] * 4])
+
+
+@pytest.mark.parametrize("focus", ["off", "turn"])
+def test_with_an_archive_each_question_recalls_anew(asked, monkeypatch, focus):
+    recalled = []
+
+    def noted(self, cache, probe, n_cells, rounds=2):
+        recalled.append(recall(self, cache, probe, n_cells, rounds))
+        return recalled[-1]
+
+    recall = Archive.recall
+    monkeypatch.setattr(Archive, "recall", noted)
+    answered, _, _ = asked(focus, nll=True, archive="1MiB")
+    assert recalled == [16] * 4  # half a block for the reply and for the right answer, of each question
+    assert all(each.nll is not None for each in answered)
 
 
 def test_the_first_reading_alone_is_watched(tiny_model, tmp_path):
