@@ -36,6 +36,7 @@ MODELS = {
     "head64": {"head_dim": 64, "architecture": "qwen3"},
     "head128": {"head_dim": 128, "n_layer": 3, "n_head_kv": 4, "quantization": "Q4_0"},
 }
+DEFAULT_SHAPE = {"n_layer": 30, "n_head": 9, "n_head_kv": 3, "head_dim": 64, "n_ctx_train": 4096}
 
 
 def tool(cache, key, command):
@@ -89,6 +90,7 @@ def run(program, *arguments):
     done = subprocess.run(command, capture_output=True, text=True, timeout=1800, env=os.environ | options)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1:] == ["OK"], done.stdout + done.stderr
+    return done.stdout
 
 
 FIRST, *OTHERS = KV_TYPES
@@ -126,6 +128,14 @@ def test_kernels_alone(programs, name):
 @pytest.mark.parametrize("family", ["lfm2", "falcon-h1", "mamba2"])
 def test_a_device_that_computes_late(programs, name, family, tiny_model, tmp_path):
     run(programs / name, make_family(tmp_path / "model.gguf", family), tiny_model(n_layer=2, n_head_kv=2))
+
+
+@pytest.mark.parametrize(
+    "name", ["edgekv_counts_plain", pytest.param("edgekv_counts_sanitized", marks=pytest.mark.nightly)]
+)
+def test_what_a_device_is_told_to_do(programs, name, tiny_model):
+    """The layers and heads are those of the default model; other sizes change no count."""
+    print(run(programs / name, tiny_model(**DEFAULT_SHAPE)))
 
 
 def test_a_compiler_cache_compares_no_path_of_the_checkout(programs):

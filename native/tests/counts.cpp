@@ -1,0 +1,152 @@
+// What a token, an eviction and a question tell a device to do, counted. On a GPU each of these takes the time that it takes to start
+// a kernel, or to wait, however little it computes.
+#include "cache_fixture.h"
+#include "counting_backend.h"
+#include "llama-context.h"
+
+#include <functional>
+
+namespace {
+
+constexpr uint32_t budget = 512;
+constexpr uint32_t block  = 128;
+constexpr uint32_t n_rows = 32; // of queries that score, which a question has in each part
+
+// The most that something may cost; UINT32_MAX = whatever it takes.
+struct Limits {
+    uint32_t n_graphs;
+    uint32_t n_waits;
+    uint32_t n_uploads;
+    uint32_t n_reads;
+};
+
+constexpr uint32_t any = UINT32_MAX;
+
+void check_counts(const char * what, const Limits & limits, const std::function<void()> & work) {
+    counting::take();
+    work();
+    const counting::Counts n = counting::take();
+    std::printf("%-32s %5u graphs %6u kernels %5u synchronisations %5u uploads %5u reads\n", what, n.n_graphs, n.n_kernels, n.n_waits,
+                n.n_uploads, n.n_reads);
+    CHECK(n.n_graphs <= limits.n_graphs && n.n_waits <= limits.n_waits && n.n_uploads <= limits.n_uploads && n.n_reads <= limits.n_reads);
+}
+
+edgekv_policy largest_attention() {
+    edgekv_policy policy = policy_of(EDGEKV_BASE_SNAPKV);
+    policy.aggregate     = EDGEKV_AGGREGATE_MAX;
+    policy.rows          = n_rows;
+    return policy;
+}
+
+edgekv_policy critical() {
+    edgekv_policy policy = policy_of(EDGEKV_BASE_SNAPKV);
+    policy.rows          = n_rows;
+    policy.critical      = EDGEKV_CRITICAL_ABSOLUTE;
+    policy.alpha         = 0.5;
+    policy.epsilon       = 1e-4;
+    return policy;
+}
+
+// A cache on the device for one policy, with room for a budget and a block. divided: heads may keep what they are given
+struct Counted {
+    Counted(const Model & model, const edgekv_policy & policy, bool divided, bool probed) :
+        policy(policy), context(model, "f16", 1, edgekv_layout_for(budget, block, 2 * n_rows, divided ? EDGEKV_RAGGED_HEADS : 0, 4096), block) {
+        edgekv_cache_params needs = {};
+        needs.ragged              = divided ? EDGEKV_RAGGED_HEADS : 0;
+        needs.n_probe_rows        = probed ? 2 * n_rows : 0;
+        CHECK(edgekv_cache_params_for(&policy, block, probed, &needs, nullptr, 0) == EDGEKV_STATUS_OK);
+        cache = open_cache(context, EDGEKV_STAGING_AUTO, needs);
+        for (uint32_t h = 0; divided && h < cache->shape.n_head_total; ++h) { // every head another number than its neighbours
+            budgets.push_back(h % 3 == 0 ? budget / 2 : h % 3 == 1 ? budget : budget + budget / 2);
+        }
+    }
+
+    // Fill the cells that are free, but for n_left of each head.
+    void read(uint32_t n_left = 0) {
+        while (const uint32_t n = std::min(block, edgekv_cache_n_free(cache.get()) - n_left)) {
+            if (!CHECK(feed(cache, n) == EDGEKV_STATUS_OK)) {
+                return;
+            }
+        }
+    }
+
+    void evict(bool probed) {
+        const edgekv_protection        protection = { 4, 8, nullptr, 0 };
+        const edgekv_compaction_params params     = { &policy, &protection, budget, probed, 0, budgets.empty() ? nullptr : budgets.data(), 0, nullptr };
+        edgekv_compaction              result;
+        CHECK(edgekv_cache_compact(cache.get(), &params, &result, nullptr, 0) == EDGEKV_STATUS_OK);
+        CHECK(result.n_evicted > 0);
+    }
+
+    edgekv_policy         policy;
+    Context               context;
+    Cache                 cache;
+    std::vector<uint32_t> budgets;
+};
+
+void test_eviction(const Model & model, const char * what, const edgekv_policy & policy, bool divided, const Limits & limits) {
+    Counted counted(model, policy, divided, false);
+    for (int i = 0; i < 2; ++i) { // then the heads have the lengths that they keep
+        counted.read();
+        counted.evict(false);
+    }
+    counted.read();
+    check_counts(what, limits, [&] { counted.evict(false); });
+}
+
+// The parts of a question score an eviction, each by its own queries.
+void test_question(const Model & model, const Limits & limits) {
+    Counted counted(model, largest_attention(), false, true);
+    counted.read(2 * n_rows);
+    const std::vector<llama_token> question(2 * n_rows, 17);
+    const uint32_t                 ends[] = { n_rows, 2 * n_rows };
+    CHECK(edgekv_cache_probe_parts(counted.cache.get(), question.data(), question.size(), ends, 2, nullptr, 0) == EDGEKV_STATUS_OK);
+    check_counts("question of two parts", limits, [&] { counted.evict(true); });
+}
+
+void test_token(const Model & model, const char * what, bool divided, const Limits & limits) {
+    Counted counted(model, largest_attention(), divided, false);
+    counted.read();
+    counted.evict(false);
+    CHECK(feed(counted.cache, 1) == EDGEKV_STATUS_OK); // a graph is built
+    check_counts(what, limits, [&] { CHECK(feed(counted.cache, 1) == EDGEKV_STATUS_OK); });
+}
+
+// llama.cpp's own cache, for comparison.
+void test_token_of_llama(const Model & model) {
+    llama_context_params params = llama_context_default_params();
+    params.n_ctx                = budget + block;
+    params.flash_attn_type      = LLAMA_FLASH_ATTN_TYPE_ENABLED;
+    llama_context * ctx         = llama_init_from_model(model.model, params);
+    llama_token     token       = 17;
+    CHECK(ctx != nullptr && llama_decode(ctx, llama_batch_get_one(&token, 1)) == 0);
+    llama_get_logits_ith(ctx, -1);
+    check_counts("token, llama.cpp's own cache", { any, any, any, any }, [&] {
+        CHECK(llama_decode(ctx, llama_batch_get_one(&token, 1)) == 0);
+        llama_get_logits_ith(ctx, -1);
+    });
+    llama_free(ctx);
+}
+
+} // namespace
+
+// MODEL of the layers and heads that are to be counted.
+int main(int argc, char ** argv) {
+    if (argc < 2) {
+        return 2;
+    }
+    {
+        const Model model(argv[1], false, counting::device(), 99);
+        test_token_of_llama(model);
+        test_token(model, "token", false, { 1, 128, 65, 1 });
+        test_token(model, "token, divided heads", true, { 1, 128, 65, 1 });
+        test_eviction(model, "eviction, keydiff", policy_of(EDGEKV_BASE_KEYDIFF), false, { 35, 36, 10, 1 });
+        test_eviction(model, "eviction, keydiff+heads", policy_of(EDGEKV_BASE_KEYDIFF), true, { 95, 96, 10, 1 });
+        test_eviction(model, "eviction, snapkv(max)", largest_attention(), false, { 66, 67, 15, 1 });
+        test_eviction(model, "eviction, snapkv(max)+heads", largest_attention(), true, { 96, 97, 15, 1 });
+        test_eviction(model, "eviction, snapkv+critical", critical(), false, { 126, 127, 75, 61 });
+        test_question(model, { 5, 6, 10, 17460 });
+    }
+    std::puts(n_failed == 0 ? "OK" : "FAILED");
+    return n_failed == 0 ? 0 : 1;
+}
