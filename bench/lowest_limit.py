@@ -45,7 +45,7 @@ FREE_BYTES = 4 << 30  # what {limit} stands for without a limit
 
 @dataclass(frozen=True, slots=True)
 class Lowest:
-    """What was found for a program.
+    """The lowest limit of one program.
 
     limit_bytes: the lowest limit that is enough; None = it does not answer without a limit either
     free_bytes: the peak of its group without a limit
@@ -95,7 +95,7 @@ def lowest(program: str, words: Sequence[str], asked: Question, step: int, slowe
     if flaw := asked.flaw(free):
         print(f"{program} without a limit: {flaw}: {(free.output + free.errors)[-300:]!r}", file=sys.stderr)
         return found
-    low, high = 0, -(-free.peak_bytes // step)  # in steps; the higher one is enough
+    low, high = 0, -(-free.peak_bytes // step)  # both count steps, and `high` of them are enough
     while high - low > 1:
         tried = (low + high) // 2
         run = asked.run(words, tried * step, slower * free.seconds)
