@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import edgekv
+from edgekv.planning.choice import most_cells
 from edgekv.sessions.history import StoredHistory
 
 from .api_errors import ApiError, api_error_of
@@ -123,13 +124,15 @@ class SessionPool:
                 return
 
     def _tell_eviction(self, session: edgekv.Session) -> None:
-        """Log that a conversation was evicted which the cells of all slots would have held whole."""
-        n_slots, n_cells, n_tokens = self.runtime.options.parallel, self.runtime.plan.budget_cells, session.n_past
-        if session.stats.evictions and n_cells < n_tokens <= n_slots * n_cells:
+        """Log that a conversation was evicted which one slot would have held whole, with the cells of all slots."""
+        options, plan, n_tokens = self.runtime.options, self.runtime.plan, session.n_past
+        n_slots, n_cells = options.parallel, plan.budget_cells
+        n_alone = min(n_slots * n_cells, most_cells(options, plan.n_ctx_train))
+        if session.stats.evictions and n_cells < n_tokens <= n_alone:
             log.warning(
                 "a conversation of %d tokens was evicted to the %d cells of one of %d slots; "
                 "parallel=1 would give it some %d cells",
-                *(n_tokens, n_cells, n_slots, n_slots * n_cells),
+                *(n_tokens, n_cells, n_slots, n_alone),
             )
 
     def _free(self, pooled: PooledSession) -> None:

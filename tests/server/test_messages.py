@@ -72,6 +72,7 @@ def test_how_a_reply_is_made():
         ({"type": "disabled"}, None),
         ({"type": "enabled", "budget_tokens": 1024}, "whole"),
         ({"type": "adaptive"}, "whole"),
+        ({"type": "adaptive", "display": "updates"}, "whole"),
         ({"type": "adaptive", "display": "omitted"}, "omitted"),
     ],
 )
@@ -87,6 +88,7 @@ def test_thoughts_are_shown_to_those_who_ask(thinking, shown):
         ("tool_choice", {"type": "some"}),
         ("output_config", {"format": {"type": "json_schema"}}),
         ("thinking", {"type": "some"}),
+        ("thinking", {"type": "adaptive", "display": "some"}),
         ("max_tokens", -2),
         ("max_tokens", None),
         ("stop_sequences", [5]),

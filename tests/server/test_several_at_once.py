@@ -12,6 +12,7 @@ from test_chat_completions import PATH
 
 from edgekv.errors import ConfigError
 from edgekv.generation.sampler import Sampling
+from edgekv.options import Options
 from edgekv.server import Settings
 from edgekv.server.cancel_flag import CancelFlag
 from edgekv.server.reply_request import Ended, Piece, ReplyRequest
@@ -209,13 +210,24 @@ def test_a_long_conversation_gets_no_slot_beside_it(tiny_model):
     assert n_slots(path, 8, **PLAN | {"memory": tight}) == 1
 
 
-def test_the_log_tells_of_an_eviction_that_one_slot_would_have_spared(caplog):
+@pytest.mark.parametrize(
+    ("n_slots_now", "n_cells", "n_ctx_train", "alone"),
+    [
+        (2, 100, 2048, 200),
+        (1, 100, 2048, None),
+        (2, 70, 2048, None),
+        (2, 200, 2048, None),
+        (2, 100, 750, 174),  # beside a block and a probe the model has no more positions
+        (2, 100, 700, None),
+    ],
+)
+def test_the_log_tells_of_an_eviction_that_one_slot_would_have_spared(caplog, n_slots_now, n_cells, n_ctx_train, alone):
     session = SimpleNamespace(n_past=150, stats=SimpleNamespace(evictions=1))
-    for n_slots_now, n_cells, told in ((2, 100, True), (1, 100, False), (2, 70, False), (2, 200, False)):
-        options, plan = SimpleNamespace(parallel=n_slots_now), SimpleNamespace(budget_cells=n_cells)
-        caplog.clear()
-        SessionPool._tell_eviction(SimpleNamespace(runtime=SimpleNamespace(options=options, plan=plan)), session)
-        assert [record.getMessage() for record in caplog.records] == [
-            "a conversation of 150 tokens was evicted to the 100 cells of one of 2 slots; "
-            "parallel=1 would give it some 200 cells"
-        ] * told
+    options = Options(memory="1GiB", parallel=n_slots_now, block=512)
+    plan = SimpleNamespace(budget_cells=n_cells, n_ctx_train=n_ctx_train)
+    SessionPool._tell_eviction(SimpleNamespace(runtime=SimpleNamespace(options=options, plan=plan)), session)
+    expected = (
+        "a conversation of 150 tokens was evicted to the 100 cells of one of 2 slots; "
+        f"parallel=1 would give it some {alone} cells"
+    )
+    assert [record.getMessage() for record in caplog.records] == ([expected] if alone else [])

@@ -59,7 +59,7 @@ class Thinking(Body):
     """The field `thinking`: it shows or hides reasoning. Its budget is not read: reasoning counts in max_tokens."""
 
     type: Literal["enabled", "adaptive", "between_tools", "disabled"]
-    display: Literal["summarized", "omitted"] | None = None
+    display: Literal["summarized", "updates", "omitted"] | None = None
 
     @property
     def shown(self) -> Thoughts:
