@@ -1,17 +1,23 @@
-"""JavaScript packages of OpenAI, Anthropic and Ollama against a server. They need node, npm and its index."""
+"""JavaScript packages of OpenAI, Anthropic, Ollama and Vercel against a server. They need node, npm and its index."""
 
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 
 import pytest
 from children import LIMIT_S
+from packages import from_npm
 
 pytestmark = [pytest.mark.nightly, pytest.mark.parametrize("server", ["here"], indirect=True)]
 
-PACKAGES = ("openai", "@anthropic-ai/sdk", "ollama")
+PACKAGES = (
+    "openai",
+    "@anthropic-ai/sdk",
+    "ollama",
+    "ai",
+    *(f"@ai-sdk/{it}" for it in ("openai", "anthropic", "openai-compatible")),
+)
 PETS = "My cat is called Mia and my dog is called Rex. What is my cat called?"
 
 OPENAI = """
@@ -54,27 +60,61 @@ const print = (texts, status, message) => console.log(JSON.stringify({ texts, st
 """
 
 
+# MADE: an expression for the model; each provider speaks another of the APIs
+AI_SDK = """
+import { generateText, streamText, tool, jsonSchema } from "ai";
+import { MAKER } from "PACKAGE";
+const about = MADE;
+const surely = { model: about, prompt: pets, temperature: 0, maxOutputTokens: 60, maxRetries: 0 };
+const reply = await generateText(surely);
+const stream = streamText(surely);
+let pieces = "";
+for await (const piece of stream.textStream) pieces += piece;
+const inputSchema = jsonSchema({
+  type: "object", properties: { city: { enum: ["Oslo"] } }, required: ["city"], additionalProperties: false,
+});
+const weather = tool({ description: "Tells the weather.", inputSchema, execute: ({ city }) => `It rains in ${city}.` });
+const calling = { ...surely, tools: { weather }, toolChoice: "required" };
+const called = await generateText(calling);
+const streamed = streamText(calling);
+await streamed.consumeStream();
+for (const results of [called.toolResults, await streamed.toolResults])
+  if (!results.length || results.some((it) => it.output !== "It rains in Oslo.")) throw new Error("no call");
+const wrong = await generateText({ ...surely, model: WRONG }).catch((error) => error);
+print([reply.text, pieces], wrong.statusCode, wrong.message);
+"""
+PROVIDERS = {
+    "@ai-sdk/openai-compatible": (
+        "createOpenAICompatible",
+        'createOpenAICompatible({ name: "edgekv", baseURL: `${url}/v1`, apiKey: KEY })(model)',
+    ),
+    "@ai-sdk/openai": ("createOpenAI", "createOpenAI({ baseURL: `${url}/v1`, apiKey: KEY }).responses(model)"),
+    "@ai-sdk/anthropic": ("createAnthropic", "createAnthropic({ baseURL: `${url}/v1`, apiKey: KEY })(model)"),
+}
+
+
+def ai_sdk(package):
+    maker, made = PROVIDERS[package]
+    program = AI_SDK.replace("MAKER", maker).replace("PACKAGE", package)
+    return program.replace("MADE", made.replace("KEY", "key")).replace("WRONG", made.replace("KEY", '"another"'))
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A folder in which the packages are installed."""
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if node is None or npm is None:
-        pytest.skip("node or npm is not installed")
-    found = tmp_path_factory.mktemp("javascript")
-    (found / "package.json").write_text('{"type": "module"}')
-    installed = subprocess.run(
-        [npm, "install", "--no-audit", "--no-fund", *PACKAGES], cwd=found, capture_output=True, timeout=LIMIT_S
-    )
-    if installed.returncode != 0:
-        pytest.skip("npm has no index to install from")
-    return found
+    with from_npm(
+        tmp_path_factory.mktemp("javascript"), "openai", "@anthropic-ai/sdk", "ollama", "ai", *PROVIDERS
+    ) as found:
+        yield found
 
 
-@pytest.mark.parametrize("program", [OPENAI, ANTHROPIC, OLLAMA], ids=["openai", "anthropic", "ollama"])
+PROGRAMS = {"openai": OPENAI, "anthropic": ANTHROPIC, "ollama": OLLAMA} | {it: ai_sdk(it) for it in PROVIDERS}
+
+
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 def test_replies_streams_and_errors(server, folder, program):
-    first, *rest = program.strip().splitlines(keepends=True)
     script = folder / "asks.js"
-    script.write_text(first + BEGIN + "".join(rest))
+    script.write_text(BEGIN + program)  # imports come first, wherever they stand
     command = ["node", script, server.url, server.key, server.model, PETS]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 0, done.stderr

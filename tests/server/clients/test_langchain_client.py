@@ -60,6 +60,19 @@ def test_structured_output(model):
     assert isinstance(model.with_structured_output(Cat).invoke("Name a black cat."), Cat)
 
 
+def test_a_tool_is_called_whole_and_in_pieces(model):
+    class Weather(pydantic.BaseModel):
+        """Tells the weather."""
+
+        city: Literal["Oslo"]
+
+    caller = model.bind_tools([Weather], tool_choice="required", parallel_tool_calls=False)
+    pieces = list(caller.stream(PETS))
+    for reply in (caller.invoke(PETS), sum(pieces[1:], pieces[0])):
+        (call,) = reply.tool_calls
+        assert (call["name"], call["args"]) == ("Weather", {"city": "Oslo"})
+
+
 def test_batch(model):
     cat, city = model.batch([PETS, "What is the capital city of France? Answer in one word."])
     assert "Mia" in cat.text
