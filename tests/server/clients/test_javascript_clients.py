@@ -11,13 +11,7 @@ from packages import from_npm
 
 pytestmark = [pytest.mark.nightly, pytest.mark.parametrize("server", ["here"], indirect=True)]
 
-PACKAGES = (
-    "openai",
-    "@anthropic-ai/sdk",
-    "ollama",
-    "ai",
-    *(f"@ai-sdk/{it}" for it in ("openai", "anthropic", "openai-compatible")),
-)
+PACKAGES = ("openai", "@anthropic-ai/sdk", "ollama", "ai")
 PETS = "My cat is called Mia and my dog is called Rex. What is my cat called?"
 
 OPENAI = """
@@ -102,9 +96,7 @@ def ai_sdk(package):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A folder in which the packages are installed."""
-    with from_npm(
-        tmp_path_factory.mktemp("javascript"), "openai", "@anthropic-ai/sdk", "ollama", "ai", *PROVIDERS
-    ) as found:
+    with from_npm(tmp_path_factory.mktemp("javascript"), *PACKAGES, *PROVIDERS) as found:
         yield found
 
 
