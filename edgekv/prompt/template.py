@@ -111,8 +111,8 @@ class _Unusable(jinja2.TemplateError):
 def rendered(model: Model, roles: Sequence[str], tools: Sequence[dict[str, Any]] = ()) -> Rendered:
     """Return the template text of a conversation whose messages have these roles, in any order that the template takes.
 
-    A template without system messages has the first one at the beginning of the first turn of the user, and a
-    UserWarning says so.
+    A template that takes one system message alone has the first ones joined. One without system messages has the first
+    one at the beginning of the first turn of the user, and a UserWarning says so.
     tools: tools that the template describes; they must hold no names of control tokens
 
     Raises UnsupportedModelError if there is no template, InputError if it does not take such messages.
@@ -131,13 +131,18 @@ def rendered(model: Model, roles: Sequence[str], tools: Sequence[dict[str, Any]]
 
 
 def _with_system(model: Model, template: str, roles: Sequence[str], tools: Sequence[dict[str, Any]] = ()) -> Rendered:
-    """Render messages; the user tells a first system message that the template does not take. Raises anything."""
+    """Render messages; the next one tells a first system message that the template does not take. Raises anything."""
     roles = tuple(roles)
     try:
-        return _cut(model, template, roles, tools)
+        form = _cut(model, template, roles, tools)
+        if _has_reply_first(model, template, roles, tools, form):
+            raise _Unusable("it tells a second system message as the assistant's")
+        return form
     except Exception:  # a template is a program, and may raise anything
         if roles[0] != "system":
             raise
+        if roles[1:2] == ("system",):
+            return _before_next(_with_system(model, template, roles[1:], tools))
         form = _folded(model, template, roles, tools)
     warnings.warn(
         f"the chat template of {model.path.name} takes no system message, so it is read at the beginning of the user's "
@@ -147,14 +152,33 @@ def _with_system(model: Model, template: str, roles: Sequence[str], tools: Seque
     return form
 
 
+def _has_reply_first(
+    model: Model, template: str, roles: tuple[str, ...], tools: Sequence[dict[str, Any]], form: Rendered
+) -> bool:
+    """Return True if messages begin with two of the system, and the second one looks like a reply of the assistant."""
+    if roles[:2] != ("system", "system"):
+        return False
+    with suppress(Exception):  # most templates refuse a reply there
+        return _cut(model, template, ("system", "assistant", *roles[2:]), tools) == form
+    return False
+
+
 def _folded(model: Model, template: str, roles: tuple[str, ...], tools: Sequence[dict[str, Any]]) -> Rendered:
     """Render messages with the first one at the beginning of the first turn of the user. Raises anything."""
     others = roles[1:]
     if others[:1] != ("user",):  # there is no such turn, so the message is one
         return _cut(model, template, ("user", *others), tools)
-    form = _cut(model, template, others, tools)
-    first, *rest = form.before
-    return replace(form, before=(first, PARAGRAPH, *rest), order=(0, *(i + 1 for i in form.order)))
+    return _before_next(_cut(model, template, others, tools))
+
+
+def _before_next(form: Rendered) -> Rendered:
+    """Put a further message before message 0, wherever that is told. Numbers of messages are one higher then."""
+    before: list[str] = []
+    order: list[int] = []
+    for text, i in zip(form.before, form.order, strict=True):
+        before += [text] if i else [text, PARAGRAPH]
+        order += [i + 1] if i else [0, 1]
+    return replace(form, before=tuple(before), order=tuple(order))
 
 
 def _cut(model: Model, template: str, roles: Sequence[str], tools: Sequence[dict[str, Any]]) -> Rendered:

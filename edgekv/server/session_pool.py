@@ -125,10 +125,12 @@ class SessionPool:
 
     def _tell_eviction(self, session: edgekv.Session) -> None:
         """Log that a conversation was evicted which one slot would have held whole, with the cells of all slots."""
+        if not session.stats.evictions:
+            return
         options, plan, n_tokens = self.runtime.options, self.runtime.plan, session.n_past
         n_slots, n_cells = options.parallel, plan.budget_cells
         n_alone = min(n_slots * n_cells, most_cells(options, plan.n_ctx_train))
-        if session.stats.evictions and n_cells < n_tokens <= n_alone:
+        if n_cells < n_tokens <= n_alone:
             log.warning(
                 "a conversation of %d tokens was evicted to the %d cells of one of %d slots; "
                 "parallel=1 would give it some %d cells",

@@ -168,15 +168,22 @@ class Contents:
     """Positions of contents in a prompt, noted by `mark`, a callback for `Prompt.tokens`.
 
     first: of the first content after the opening; last: of the last one; 0 = there is none
+    further_rules: of system messages in the opening after its first one. The first one and the tools end before them
     """
 
     def __init__(self) -> None:
         self.first = self.last = 0
+        self.further_rules: list[int] = []
+        self._has_rules = False
 
     def mark(self, n_before: int, role: str) -> None:
         """Note a part of the prompt."""
         if role not in OPENING:
             self.first, self.last = self.first or n_before, n_before
+        elif role == "system" and not self.first:
+            if self._has_rules:
+                self.further_rules.append(n_before)
+            self._has_rules = True
 
 
 class HistoryPrompt:

@@ -134,8 +134,9 @@ class PromptReader:
         state.go_back(n_seen)
 
     def _pauses(self, request: GenerationRequest, prompt: Prompt, contents: Contents, n_tokens: int) -> Sequence[Pause]:
-        """Return the places where the state is kept for others: the end of the opening, and that of a shared text.
+        """Return the places where the state is kept for others: in and after the opening, and after a shared text.
 
+        Within the opening these are the places before its second and further system messages, which may tell a folder.
         A text is shared as far as histories differ in their last content alone; before a gap, wherever they differ,
         since an editor's cursor moves there. The same history once more does not tell where its text ends, and is read
         with its question again.
@@ -143,9 +144,11 @@ class PromptReader:
         if request.shared is None or not self._beginnings.are_kept:
             return ()
         n_past, plan = self._state.n_past, self._loaded.plan
-        ends = []
-        if contents.first - n_past >= SHORTEST and contents.first <= max(request.shared, plan.budget_cells):
-            ends.append(contents.first)
+        ends: list[int] = []
+        for end in (*contents.further_rules, contents.first):
+            begin = ends[-1] if ends else n_past
+            if end - begin >= SHORTEST and end <= max(request.shared, plan.budget_cells):
+                ends.append(end)
         first = ends[-1] if ends else n_past
         n_whole = (request.shared - first) // plan.block * plan.block
         last = 0 if request.kind == "infill" else contents.last

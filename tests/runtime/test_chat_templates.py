@@ -214,6 +214,27 @@ def test_a_template_may_move_the_system_message(template, whole):
     assert filled(template, TALK) == whole
 
 
+ONE = (  # as TURNS, but it takes no further system message
+    "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('one') }}{% endif %}"
+    "<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "whole"),
+    [
+        (TURNS, "<system>S<system>T<system>U<user>one<assistant>two<user>three<assistant>"),
+        (ONE, "<system>S\n\nT\n\nU<user>one<assistant>two<user>three<assistant>"),
+        (LAST, "[one]two.[S\n\nT\n\nU|three]"),
+        (EACH, "[S\n\nT\n\nU|one]two.[S\n\nT\n\nU|three]"),
+        (BARE, "[user|S\n\nT\n\nU\n\none][assistant|two][user|three][model|"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*takes no system message")
+def test_a_template_may_take_one_system_message_alone(template, whole):
+    assert filled(template, [TALK[0], ("system", "T"), ("system", "U"), *TALK[1:]]) == whole
+
+
 @pytest.mark.parametrize(
     ("talk", "whole"),
     [

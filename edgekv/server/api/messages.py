@@ -167,19 +167,23 @@ def _choice(choice: Choice) -> str | dict[str, Any]:
 
 
 def messages_of(body: Conversation) -> tuple[dict[str, Any], ...]:
-    """Return the conversation of a body. Raises ApiError for what cannot be read here."""
-    return in_turn(_messages(body))
+    """Return the conversation of a body. Raises ApiError for what cannot be read here.
 
-
-def _messages(body: Conversation) -> Iterator[dict[str, Any]]:
+    System messages before the first reply stand before the question, so that conversations which differ in that share
+    them. They are one message after that of `system`, so that conversations which differ in them share that, and
+    the tools, which most templates tell with it.
+    """
     n_begun = next((i for i, message in enumerate(body.messages) if message.role == "assistant"), len(body.messages))
-    rules = [_without_billing(_text(body.system or "", "system", PARAGRAPH))]
-    rules += [_text(it.content, "messages", PARAGRAPH) for it in body.messages[:n_begun] if it.role == "system"]
-    if system := PARAGRAPH.join(filter(None, rules)):
-        yield {"role": "system", "content": system}
+    early = [_text(it.content, "messages", PARAGRAPH) for it in body.messages[:n_begun] if it.role == "system"]
+    rules = (_without_billing(_text(body.system or "", "system", PARAGRAPH)), PARAGRAPH.join(filter(None, early)))
+    return (*({"role": "system", "content": text} for text in rules if text), *in_turn(_messages(body, n_begun)))
+
+
+def _messages(body: Conversation, n_begun: int) -> Iterator[dict[str, Any]]:
+    """Yield the messages but the system messages among the first n_begun."""
     for i, message in enumerate(body.messages):
         if message.role == "system" and i < n_begun:
-            continue  # it stands before the question here, so that conversations which differ in that share it
+            continue
         param = f"messages.{i}.content"
         blocks = [] if isinstance(message.content, str) else list(enumerate(message.content))
         for j, block in blocks:
