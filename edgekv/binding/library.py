@@ -33,7 +33,7 @@ from . import structs
 
 __all__ = ["bindings", "call", "error_of", "library_path", "load"]
 
-ABI_VERSION = 21
+ABI_VERSION = 22
 ERR_SIZE = 2048
 
 STATUS_ERRORS: dict[int, type[EdgeKVError]] = {
@@ -110,6 +110,9 @@ _CALLS: dict[str, tuple[Any, ...]] = {
     "edgekv_archive_open": (_P, c.c_int32, c.c_int32, c.c_uint64, _P),
     "edgekv_archive_append": (_P, _P),
     "edgekv_cache_recall": (_P, _P, _P, _P),
+    "edgekv_recall_begin": (_P, _P, _P, _P, _P),
+    "edgekv_recall_scan": (_P, c.c_uint32, _P),
+    "edgekv_recall_finish": (_P, _P, _P),
     "edgekv_product_measure": (c.c_int32, c.c_uint32, c.c_uint32, c.c_uint32, _P),
     "edgekv_rows_convert": (_P, c.c_int32, c.c_uint32, _P, c.c_size_t),
     "edgekv_process_bytes": (_P,),
@@ -145,6 +148,7 @@ _QUERIES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "edgekv_archive_end": (c.c_int32, (_P,)),
     "edgekv_archive_written_bytes": (c.c_uint64, (_P,)),
     "edgekv_archive_segment_bytes": (c.c_uint64, (_P,)),
+    "edgekv_recall_free": (None, (_P,)),
     "edgekv_archive_estimate_bytes": (c.c_uint64, (_P, c.c_uint32, c.c_uint32)),
     "edgekv_row_bytes": (c.c_uint64, (c.c_int32, c.c_uint32)),
     "edgekv_layout_for": (structs.Layout, (c.c_uint32,) * 5),

@@ -7,6 +7,8 @@ import ctypes as c
 from . import library, structs
 from .cache import Cache
 
+SEGMENT_TOKENS = 128  # EDGEKV_SEGMENT_TOKENS
+
 
 class RowArchive:
     """The rows of the tokens at positions [begin, end) of a text, in a file. Close it before the file.
@@ -21,12 +23,14 @@ class RowArchive:
     """
 
     def __init__(self, cache: Cache, fd: int, begin: int, limit_bytes: int) -> None:
-        self._handle = c.c_void_p()
-        library.call("edgekv_archive_open", cache.handle, fd, begin, limit_bytes, c.byref(self._handle))
         self._library = library.load()
+        self._handle = c.c_void_p()
+        self._work = c.c_void_p()  # of a recall in steps, until the next one
+        library.call("edgekv_archive_open", cache.handle, fd, begin, limit_bytes, c.byref(self._handle))
 
     def close(self) -> None:
         """Free the bookkeeping."""
+        self._free_work()
         if self._handle:
             self._library.edgekv_archive_free(self._handle)
             self._handle = c.c_void_p()
@@ -73,3 +77,32 @@ class RowArchive:
         params, result = structs.RecallParams(n_cells, n_rows, before, after), structs.Recall()
         library.call("edgekv_cache_recall", cache.handle, self._handle, c.byref(params), c.byref(result))
         return result
+
+    def begin_recall(self, cache: Cache, n_cells: int, *, n_rows: int = 0, before: int, after: int) -> int:
+        """Begin a recall in steps; returns how many heads are to be scanned, 0 if there is nothing to recall.
+
+        Call `scan` until no heads are left, and then `finish_recall`. Until then no cell changes, and none may be
+        changed. A recall that is not finished is given up. Arguments and errors as of `recall`.
+        """
+        self._free_work()
+        params, n_left = structs.RecallParams(n_cells, n_rows, before, after), c.c_uint32()
+        work = c.byref(self._work)
+        library.call("edgekv_recall_begin", cache.handle, self._handle, c.byref(params), work, c.byref(n_left))
+        return n_left.value
+
+    def scan(self, n_heads: int) -> int:
+        """Scan at most so many heads; returns how many are left. Raises the errors of `recall`."""
+        n_left = c.c_uint32()
+        library.call("edgekv_recall_scan", self._work, n_heads, c.byref(n_left))
+        return n_left.value
+
+    def finish_recall(self, cache: Cache) -> structs.Recall:
+        """Fill the cells, after all heads were scanned. Result and errors as of `recall`."""
+        result = structs.Recall()
+        library.call("edgekv_recall_finish", self._work, cache.handle, c.byref(result))
+        self._free_work()
+        return result
+
+    def _free_work(self) -> None:
+        self._library.edgekv_recall_free(self._work)
+        self._work = c.c_void_p()

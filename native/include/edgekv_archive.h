@@ -18,6 +18,7 @@ extern "C" {
 #define EDGEKV_SEGMENT_TOKENS 128
 
 struct edgekv_archive;
+struct edgekv_recall_work;
 
 // Begin an archive of a cache's rows.
 //   fd          : file descriptor; what the file holds is written over
@@ -88,6 +89,37 @@ EDGEKV_API enum edgekv_status edgekv_cache_recall(
                struct edgekv_recall * result,
                                char * err,
                              size_t   err_size);
+
+// The same recall in steps, so that a program shows its progress, and may stop it: begin, scan until no heads are left, finish, free.
+// Until it is freed cache and archive must stay, and until it is finished they must not change. A recall that is freed before it is
+// finished changes no cell. Params, result and statuses are those of edgekv_cache_recall.
+//   n_left : heads that are still to be scanned; 0 also where there is nothing to recall
+EDGEKV_API enum edgekv_status edgekv_recall_begin(
+                struct edgekv_cache * cache,
+        const struct edgekv_archive * archive,
+  const struct edgekv_recall_params * params,
+         struct edgekv_recall_work ** work,
+                           uint32_t * n_left,
+                               char * err,
+                             size_t   err_size);
+
+// Scan at most so many heads.
+EDGEKV_API enum edgekv_status edgekv_recall_scan(
+          struct edgekv_recall_work * work,
+                           uint32_t   n_heads,
+                           uint32_t * n_left,
+                               char * err,
+                             size_t   err_size);
+
+//   EDGEKV_STATUS_INVALID_STATE  heads are left, or the cells changed since it began
+EDGEKV_API enum edgekv_status edgekv_recall_finish(
+          struct edgekv_recall_work * work,
+                struct edgekv_cache * cache,
+               struct edgekv_recall * result,
+                               char * err,
+                             size_t   err_size);
+
+EDGEKV_API void edgekv_recall_free(struct edgekv_recall_work * work);
 
 // Bytes that an archive holds, and a recall takes while it runs.
 //   n_probe : tokens of a probe, at most

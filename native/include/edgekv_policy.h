@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-#define EDGEKV_ABI_VERSION 21
+#define EDGEKV_ABI_VERSION 22
 
 // New values go last.
 enum edgekv_status {

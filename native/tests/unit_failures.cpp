@@ -210,6 +210,23 @@ void test_archive(const Model & model, const char * kv_type) {
     };
     const Bytes before = save(cache);
     fail_each("recall", cache, before, recalled, true, compaction(policy));
+    const Operation in_steps = [&](edgekv_cache * c) {
+        const llama_token          tokens[n_probe] = { 5, 7, 11, 13 };
+        const edgekv_recall_params params          = { 6, 0, 4, 2 };
+        edgekv_recall              result          = {};
+        edgekv_recall_work *       work            = nullptr;
+        uint32_t                   n_left          = 0;
+        edgekv_status              status          = edgekv_cache_probe(c, tokens, n_probe, nullptr, 0);
+        status = status == EDGEKV_STATUS_OK ? edgekv_recall_begin(c, archive, &params, &work, &n_left, nullptr, 0) : status;
+        while (status == EDGEKV_STATUS_OK && n_left > 0) {
+            status = edgekv_recall_scan(work, 3, &n_left, nullptr, 0);
+        }
+        status = status == EDGEKV_STATUS_OK ? edgekv_recall_finish(work, c, &result, nullptr, 0) : status;
+        edgekv_recall_free(work);
+        return status;
+    };
+    CHECK(restore(cache, before) == EDGEKV_STATUS_OK);
+    fail_each("recall in steps", cache, before, in_steps, true, compaction(policy));
     const Operation twice = [&](edgekv_cache * c) {
         const edgekv_status status = recalled(c);
         return status == EDGEKV_STATUS_OK ? recalled(c) : status;

@@ -153,6 +153,43 @@ def test_a_recall_of_everything_gives_the_logits_of_a_full_cache(open_archived, 
         archive.close()
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_recall_in_steps_brings_what_one_brings(open_archived, file, threads):
+    with open_archived(threads=threads) as rt:
+        cache, archive = archived(rt, file, tokens_of(N_TOKENS))
+        probe, snapshot = tokens_of(12, seed=2), cache.snapshot()
+        cache.probe(probe)
+        archive.recall(cache, 16, **SPAN)
+        at_once = rows_by_position(cache)
+        cache.restore(snapshot)
+        hot = rows_by_position(cache)
+        cache.probe(probe)
+        assert archive.begin_recall(cache, 16, **SPAN) == len(HEADS)
+        assert archive.scan(3) == 1
+        with pytest.raises(NativeError, match="after all heads were scanned"):
+            archive.finish_recall(cache)
+        assert rows_by_position(cache) == hot
+        assert archive.begin_recall(cache, 16, **SPAN) == len(HEADS)  # the other one is given up
+        assert (archive.scan(3), archive.scan(3)) == (1, 0)
+        found = archive.finish_recall(cache)
+        assert (found.n_cells, rows_by_position(cache)) == (16, at_once)
+        archive.close()
+
+
+def test_a_recall_ends_with_the_cells_that_it_began_with(open_archived, file):
+    with open_archived() as rt:
+        cache, archive = archived(rt, file, tokens_of(N_TOKENS))
+        cache.probe(tokens_of(12, seed=2))
+        archive.begin_recall(cache, 16, **SPAN)
+        assert archive.scan(len(HEADS)) == 0
+        cache.feed(tokens_of(1))
+        rows = rows_by_position(cache)
+        with pytest.raises(NativeError, match="with the cells that it began with"):
+            archive.finish_recall(cache)
+        assert rows_by_position(cache) == rows
+        archive.close()
+
+
 def test_a_second_recall_takes_the_place_of_the_first(open_archived, file):
     with open_archived() as rt:
         cache, archive = archived(rt, file, tokens_of(N_TOKENS))

@@ -8,6 +8,10 @@
 
 using namespace edgekv;
 
+struct edgekv_recall_work {
+    Recall recall;
+};
+
 enum edgekv_status edgekv_archive_open(const struct edgekv_cache * cache, int32_t fd, int32_t begin, uint64_t limit_bytes,
                                        struct edgekv_archive ** archive, char * err, size_t err_size) {
     return guard(err, err_size, [&] {
@@ -45,10 +49,40 @@ enum edgekv_status edgekv_cache_recall(struct edgekv_cache * cache, const struct
     return guard(err, err_size, [&] {
         require(cache && archive && params && result, "cache, archive, params or result is NULL");
         cache->drop_draft();
-        const Recall recall(*cache, *archive, *params);
+        Recall recall(*cache, *archive, *params);
+        recall.scan(recall.n_heads_left());
         *result = recall.commit(*cache);
     });
 }
+
+enum edgekv_status edgekv_recall_begin(struct edgekv_cache * cache, const struct edgekv_archive * archive,
+                                       const struct edgekv_recall_params * params, struct edgekv_recall_work ** work, uint32_t * n_left,
+                                       char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(cache && archive && params && work && n_left, "cache, archive, params, work or n_left is NULL");
+        cache->drop_draft();
+        *work   = new edgekv_recall_work{ Recall(*cache, *archive, *params) };
+        *n_left = (*work)->recall.n_heads_left();
+    });
+}
+
+enum edgekv_status edgekv_recall_scan(struct edgekv_recall_work * work, uint32_t n_heads, uint32_t * n_left, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(work && n_left, "work or n_left is NULL");
+        work->recall.scan(n_heads);
+        *n_left = work->recall.n_heads_left();
+    });
+}
+
+enum edgekv_status edgekv_recall_finish(struct edgekv_recall_work * work, struct edgekv_cache * cache, struct edgekv_recall * result,
+                                        char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(work && cache && result, "work, cache or result is NULL");
+        *result = work->recall.commit(*cache);
+    });
+}
+
+void edgekv_recall_free(struct edgekv_recall_work * work) { delete work; }
 
 uint64_t edgekv_archive_estimate_bytes(const struct edgekv_shape * shape, uint32_t n_probe, uint32_t n_cells) {
     if (shape == nullptr) {

@@ -1,6 +1,5 @@
 #include "archive/recall.h"
 
-#include "evict/team.h"
 #include "hooks/aborts.h"
 #include "hooks/status.h"
 
@@ -10,7 +9,7 @@
 namespace edgekv {
 
 Recall::Recall(const edgekv_cache & cache, const edgekv_archive & archive, const edgekv_recall_params & params) :
-    cache_(cache), archive_(archive), params_(params), n_(0) {
+    cache_(cache), archive_(archive), params_(params), n_(0), n_past_(cache.n_past), n_free_(cache.n_free()) {
     if (cache.layers().empty()) { // nothing is ever evicted
         return;
     }
@@ -20,26 +19,32 @@ Recall::Recall(const edgekv_cache & cache, const edgekv_archive & archive, const
     if (n_ == 0) {
         return;
     }
-    const int64_t start_us = ggml_time_us();
     llama_synchronize(cache.ctx);
-    const size_t               n_threads = n_workers(cache.shape);
-    std::vector<Scan>          scans;
-    std::vector<BestPositions> bests;
-    for (size_t i = 0; i < n_threads; ++i) {
-        scans.emplace_back(scan_size(cache.shape, cache.n_probe()));
-        bests.emplace_back(n_, params.before, params.after);
-    }
-    std::vector<std::pair<uint32_t, uint32_t>> heads;
     for (uint32_t il = 0; il < cache.layers().size(); ++il) {
         for (uint32_t g = 0; g < cache.layers()[il].n_head_kv; ++g) {
-            heads.emplace_back(il, g);
+            heads_.emplace_back(il, g);
         }
     }
-    Team(n_threads).each(heads.size(), [&](size_t head, size_t thread) {
-        scan_head(heads[head].first, heads[head].second, scans[thread], bests[thread]);
-        bests[thread].write(positions_.data() + head * n_);
-    });
-    scan_us_ = ggml_time_us() - start_us;
+    const size_t n_threads = n_workers(cache.shape);
+    for (size_t i = 0; i < n_threads; ++i) {
+        scans_.emplace_back(scan_size(cache.shape, cache.n_probe()));
+        bests_.emplace_back(n_, params.before, params.after);
+    }
+    team_.emplace(n_threads);
+}
+
+void Recall::scan(uint32_t n) {
+    const int64_t start_us = ggml_time_us();
+    n                      = std::min(n, n_heads_left());
+    if (n > 0) {
+        team_->each(n, [&](size_t task, size_t thread) {
+            const size_t head = n_scanned_ + task;
+            scan_head(heads_[head].first, heads_[head].second, scans_[thread], bests_[thread]);
+            bests_[thread].write(positions_.data() + head * n_);
+        });
+    }
+    n_scanned_ += n;
+    scan_us_ += ggml_time_us() - start_us;
 }
 
 void Recall::check() const {
@@ -97,6 +102,10 @@ void Recall::scan_head(uint32_t il, uint32_t g, Scan & scan, BestPositions & bes
 }
 
 edgekv_recall Recall::commit(edgekv_cache & cache) const {
+    if (n_heads_left() > 0 || &cache != &cache_ || cache.n_past != n_past_ || cache.n_free() != n_free_) {
+        throw Error(EDGEKV_STATUS_INVALID_STATE, "a recall ends after all heads were scanned, with the cells that it began with; scan on, or "
+                                                 "begin another one");
+    }
     const int64_t     start_us = ggml_time_us();
     std::vector<char> room(SegmentFile::room(scan_size(cache.shape, 0).row_bytes));
 
@@ -128,7 +137,7 @@ size_t Recall::n_workers(const edgekv_shape & shape) { return std::max(1u, std::
 uint64_t Recall::estimate_bytes(const edgekv_shape & shape, uint32_t n_probe, uint32_t n_cells) {
     const ScanSize size     = scan_size(shape, n_probe);
     const uint64_t a_thread = Scan::bytes(size) + BestPositions::bytes(n_cells, 0, 0) + shape.n_cells_max * sizeof(int32_t);
-    const uint64_t a_head   = n_cells * sizeof(int32_t) + sizeof(RowBytes) + sizeof(uint64_t);
+    const uint64_t a_head   = n_cells * sizeof(int32_t) + sizeof(heads_[0]) + sizeof(RowBytes) + sizeof(uint64_t);
     return n_workers(shape) * a_thread + shape.n_head_total * a_head + 2 * SegmentFile::room(size.row_bytes);
 }
 

@@ -4,19 +4,28 @@
 #include "archive/archive.h"
 #include "archive/scan.h"
 #include "edgekv_archive.h"
+#include "evict/team.h"
 
 #include <cstdint>
+#include <optional>
+#include <utility>
 #include <vector>
 
 namespace edgekv {
 
-// Made over a constant cache, which `commit` alone changes.
+// Made over a constant cache, which `commit` alone changes. Cache and archive stay as they are until then.
 class Recall {
   public:
-    // Scans. Throws Error.
+    // Throws Error.
     Recall(const edgekv_cache & cache, const edgekv_archive & archive, const edgekv_recall_params & params);
 
-    // Throws Error where rows cannot be read; then the cells are as before, without those of an earlier recall.
+    uint32_t n_heads_left() const { return static_cast<uint32_t>(heads_.size() - n_scanned_); }
+
+    // Scan the next heads, at most n. Throws Error.
+    void scan(uint32_t n);
+
+    // After all heads were scanned. Throws Error where rows cannot be read; then the cells are as before, without those of an earlier
+    // recall.
     edgekv_recall commit(edgekv_cache & cache) const;
 
     // Bytes that an archive holds, and a recall takes.
@@ -38,6 +47,14 @@ class Recall {
     uint32_t               n_;         // cells of every head that are filled
     std::vector<int32_t>   positions_; // (n_heads, n_) ascending of each head
     int64_t                scan_us_ = 0;
+
+    std::vector<std::pair<uint32_t, uint32_t>> heads_; // layer and KV head of each
+    size_t                                     n_scanned_ = 0;
+    int32_t                                    n_past_;
+    uint32_t                                   n_free_;
+    std::vector<Scan>                          scans_; // one a thread, and likewise
+    std::vector<BestPositions>                 bests_;
+    std::optional<Team>                        team_;
 };
 
 } // namespace edgekv
