@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 import edgekv
+from edgekv.archive.folders import disk_folder
 from edgekv.extras import needed
 from edgekv.memory import process
 from edgekv.store.temp_folder import TempFolder
@@ -69,7 +70,11 @@ def serve(
         ),
     ] = True,
     swap_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Swap conversations out to this folder. Default: TMPDIR.")
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Swap conversations out to this folder. Default: TMPDIR, or /var/tmp if that lies in memory.",
+        ),
     ] = None,
     swap_bytes: Annotated[
         str | None,
@@ -93,12 +98,14 @@ def serve(
     process.use_one_heap()
     for option, named in (("sessions", sessions), ("conversations", conversations), ("swap_dir", swap_dir)):
         _make(option, named)
-    with closing(TempFolder(swap_dir or Path(tempfile.gettempdir()))) as folder:
+    on_disk = disk_folder()
+    with closing(TempFolder(swap_dir or Path(on_disk or tempfile.gettempdir()))) as folder:
         model = runtime.pop("model")
         options = runtime | {
             "parallel": parallel,
             "grammars": grammars,
-            "swap_dir": folder.path,
+            # a folder in memory that nobody named is none for archives
+            "swap_dir": folder.path if swap_dir or on_disk else None,
             "swap_bytes": swap_bytes,
         }
         settings = Settings.at(

@@ -13,7 +13,7 @@ import typer
 
 import edgekv
 from edgekv.generation.request import MAX_TOKENS
-from edgekv.options import RPC_TIMEOUT_S
+from edgekv.options import DEFAULT_ARCHIVE, RPC_TIMEOUT_S
 from edgekv.planning.default_memory import default_memory_line
 from edgekv.planning.streaming_cost import streaming_cost
 from edgekv.prompt.text import read_text
@@ -126,9 +126,9 @@ def common(
     archive: Annotated[
         str | None,
         typer.Option(
-            metavar="SIZE",
+            metavar="SIZE|auto|off",
             help="Keep what is evicted on the disk, at most so much a session, and recall what a question needs. "
-            "Default: it is forgotten.",
+            f"auto: a quarter of what is free there. Default: {DEFAULT_ARCHIVE}.",
         ),
     ] = None,
     repack: Annotated[

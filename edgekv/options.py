@@ -30,6 +30,7 @@ RPC_TIMEOUT_S, MOST_TIMEOUT_S = 600.0, 7 * 24 * 3600.0
 REPLAY_TOKENS = 48  # longest instruction before a block that is replayed
 DRAFT_TOKENS = 3  # tokens; a draft and the token before it make four rows, which matrix kernels multiply at once
 DEFAULT_MEMORY = "256MiB"
+DEFAULT_ARCHIVE = "off"  # or "auto", or a size
 KV_TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}  # enum ggml_type
 COARSE_TYPES = ("q4_0",)  # types whose steps are too large for means of cells
 
@@ -119,8 +120,9 @@ class Options:
     rpc_timeout: seconds after which a server that says nothing counts as gone; one graph has to be computed in them
     tensor_split: in which proportions devices get layers, servers first, as a list or "3,1"
     isolated: hold the model in a worker process
-    archive: bytes on the disk, or a size, for what each session evicts. A prompt recalls what it needs, and texts
-        are read without a probe; None = what is evicted is forgotten
+    archive: the most that the rows of each session's tokens take on the disk, bytes or a size. A prompt recalls what
+        it needs of them, and texts are read without a probe. "auto" = a quarter of what is free on that disk, and no
+        archive beside options that it does not go with (`archive_obstacle`); "off" = what is evicted is forgotten
     swap_memory: memory for sessions that are swapped out while another has the cells, bytes or a size; None = what the
         plan leaves free
     swap_dir: folder for archives, and for swapped-out sessions that have no room in memory; None = the one that TMPDIR
@@ -159,7 +161,7 @@ class Options:
     rpc_timeout: float = RPC_TIMEOUT_S
     tensor_split: str | Sequence[float] | None = None
     isolated: bool = False
-    archive: int | str | None = None
+    archive: int | str = DEFAULT_ARCHIVE
     swap_memory: int | str | None = None
     swap_dir: str | os.PathLike[str] | None = None
     swap_bytes: int | str | None = None
@@ -174,7 +176,9 @@ class Options:
     parsed_focus: Policy = field(init=False)
     turned_focus: Policy = field(init=False)
     n_threads: int = field(init=False)
-    archive_bytes: int = field(init=False)
+    archive_bytes: int | None = field(init=False)
+    archive_obstacle: str = field(init=False)
+    archives: bool = field(init=False)
     swap_memory_bytes: int | None = field(init=False)
     swap_dir_bytes: int | None = field(init=False)
 
@@ -197,7 +201,9 @@ class Options:
         object.__setattr__(self, "parsed_focus", self._focus())
         object.__setattr__(self, "turned_focus", self._turned_focus())
         object.__setattr__(self, "n_threads", default_threads() if self.threads is None else self.threads)
-        object.__setattr__(self, "archive_bytes", size_or_none(self.archive) or 0)
+        object.__setattr__(self, "archive_bytes", _archive_bytes(self.archive))
+        object.__setattr__(self, "archive_obstacle", self._archive_obstacle())
+        object.__setattr__(self, "archives", self.archive_bytes != 0 and not self.archive_obstacle)
         object.__setattr__(self, "swap_memory_bytes", size_or_none(self.swap_memory))
         object.__setattr__(self, "swap_dir_bytes", size_or_none(self.swap_bytes))
         for name in ("swap_dir", "chat_template"):  # a worker runs in a folder of its own
@@ -241,7 +247,8 @@ class Options:
             raise ConfigError("mmap=True with repack=True would hold the weights twice; leave one of them out")
         self._check_resident()
         self._check_parallel()
-        self._check_archive()
+        if self.archive_bytes and self.archive_obstacle:
+            raise ConfigError(f"archive={self.archive} does not go with {self.archive_obstacle}; leave one of them out")
         if self.budget is not None:
             _in_range("budget", self.budget, 1, MOST_CELLS)
             self.check_budget(self.budget)
@@ -289,29 +296,21 @@ class Options:
                     f"{name}={value} does not go with; leave one of them out"
                 )
 
-    def _check_archive(self) -> None:
-        """Raise ConfigError for an archive beside what an archived token cannot have, or where it cannot lie."""
-        if not self.archive_bytes:
-            return
-        others = [
+    def _archive_obstacle(self) -> str:
+        """Return the option beside which an archived token has no place, and why; "" = there is none."""
+        policy = self.parsed_policy
+        carries = policy.base.accumulates or policy.merges or policy.base.replays or "wo_norm" in policy.reads
+        obstacles = [
             ("gpu_layers", self.gpu_layers or None, "keeps cells on a device"),
             ("rpc", self.rpc, "keeps cells on a server"),
             ("focus_policy", self.focus_policy, "reads texts with a probe, which recall takes the place of"),
+            (
+                "policy",
+                policy.spec if carries else None,
+                "needs more of a token than its rows, as carried scores, +critical, +merge and replay do",
+            ),
         ]
-        for name, value, why in others:
-            if value is not None:
-                raise ConfigError(
-                    f"archive={self.archive} does not go with {name}={value}, which {why}; leave one of them out"
-                )
-        policy = self.parsed_policy
-        if self.policy is not None and (
-            policy.carries or policy.merges or policy.base.replays or "wo_norm" in policy.reads
-        ):
-            raise ConfigError(
-                f"archive={self.archive} does not go with policy={policy.spec}, which keeps more with a cell than its "
-                "rows, or reads blocks twice; choose a policy without carried scores, +critical, +merge and replay, "
-                "such as keydiff"
-            )
+        return next((f"{name}={value}, which {why}" for name, value, why in obstacles if value is not None), "")
 
     def n_streamed(self, n_layers: int) -> int:
         """Return how many of a model's layers are read from the file whenever their turn comes."""
@@ -385,12 +384,12 @@ class Options:
     @property
     def probes_texts(self) -> bool:
         """True if texts are read with the question as a probe between blocks. With an archive it recalls instead."""
-        return self.focus and not self.archive_bytes
+        return self.focus and not self.archives
 
     @property
     def probe_cells(self) -> int:
         """Cells beyond budget and block that a probe takes while it is scored, or a block that is replayed."""
-        asks = self.focus or self.archive_bytes > 0
+        asks = self.focus or self.archives
         return max(self.probe_tokens if asks else 0, self.block + REPLAY_TOKENS if self.replays else 0)
 
     @property
@@ -429,7 +428,7 @@ class Options:
     @property
     def may_merge(self) -> bool:
         """True if cells may be means of evicted ones: an archived token is none, and coarse types round means away."""
-        return not (self.gpu_layers or self.servers or self.archive_bytes or self.kv_type in COARSE_TYPES)
+        return not (self.gpu_layers or self.servers or self.archives or self.kv_type in COARSE_TYPES)
 
     def recent_cells(self, budget: int, *, probed: bool = False) -> int:
         """Return the number of protected newest cells under a budget. probed: a probe or a replay scores"""
@@ -500,6 +499,16 @@ def size_or_none(size: int | str | None) -> int | None:
     if size is None:
         return None
     return 0 if size in (0, "0") else parse_size(size)
+
+
+def _archive_bytes(archive: int | str) -> int | None:
+    """Return the named limit of an archive; 0 = "off", None = "auto". Raises ConfigError."""
+    if archive == "auto":
+        return None
+    try:
+        return 0 if archive in ("off", "0", 0) else parse_size(archive)
+    except ConfigError as error:
+        raise ConfigError(f"archive={archive!r} is not possible: {error}, or auto, or off") from error
 
 
 def _one_of(name: str, value: object, possible: tuple[str, ...]) -> None:

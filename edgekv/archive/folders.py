@@ -10,10 +10,10 @@ IN_MEMORY = ("tmpfs", "ramfs")
 ON_DISK = "/var/tmp"  # temporary files that outlast a restart, so it is on a disk
 
 
-def archive_folder(named: str | None) -> str:
-    """Return the folder for archives: the one named, that of TMPDIR, or /var/tmp if that of TMPDIR lies in memory."""
-    folder = named or tempfile.gettempdir()
-    return ON_DISK if named is None and is_in_memory(Path(folder)) and os.access(ON_DISK, os.W_OK) else folder
+def disk_folder() -> str | None:
+    """Return the folder of temporary files that lies on a disk: that of TMPDIR, or /var/tmp; None = neither does."""
+    folders = (tempfile.gettempdir(), ON_DISK)
+    return next((it for it in folders if os.access(it, os.W_OK) and not is_in_memory(Path(it))), None)
 
 
 def is_in_memory(folder: Path) -> bool:

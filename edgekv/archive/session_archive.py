@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Sequence
+from io import FileIO
+from typing import NamedTuple
+
+import numpy as np
 
 from edgekv.binding.cache import Cache
 from edgekv.binding.row_archive import RowArchive
-from edgekv.errors import ArchiveError, SessionFileError
+from edgekv.errors import ArchiveError
+from edgekv.memory.sizes import format_size
 from edgekv.store.temp_array import temp_file
 
-from .folders import archive_folder
+from .folders import disk_folder
 
 ROUNDS = (
     2  # the first probe's queries come from cells that lack the fact; those of the second see what the first brought
@@ -22,6 +27,16 @@ TURNED = (
     "keys were turned to other positions, as a text longer than the trained context needs it; what was evicted is "
     "recalled no more"
 )
+
+GoesOn = Callable[[int, int], bool]  # (heads scanned, heads of all rounds) -> False to stop
+
+
+class Recalled(NamedTuple):
+    """Cells that were filled in each head, and tokens scanned in all rounds. is_whole: it was not stopped"""
+
+    n_cells: int = 0
+    n_scanned: int = 0
+    is_whole: bool = True
 
 
 def recalled_cells(spare: int) -> int:
@@ -40,34 +55,31 @@ class Mark:
 
 
 class Archive:
-    """The rows of a conversation's tokens in a private file, which is gone once it is closed.
+    """The rows of a conversation's tokens in a private file, which is made for the first eviction.
 
     Call `append` before every eviction, and `cut` or `restart` whenever the cells of the conversation are replaced.
 
     asked: tokens at the end of the last prompt, which recall; once more after each eviction while the reply goes on
-    failure: why it takes no more rows, or gives none back; "" = it does
+    failure: why it takes no more rows, or gives none back, and what is forgotten; "" = it does
     """
 
-    def __init__(self, cache: Cache, folder: str | None, limit_bytes: int, begin: int = 0) -> None:
-        """Make the file. Raises SessionFileError if the folder takes none.
+    def __init__(self, folder: str | None, limit: Callable[[], int]) -> None:
+        """folder: None = `disk_folder`; limit: returns the most bytes that the file may take when it is made"""
+        self._folder = folder
+        self._limit = limit
+        self._limit_bytes = 0
+        self._file: FileIO | None = None
+        self._rows: RowArchive | None = None
+        self._restart(0)
 
-        folder: None = `archive_folder`
-        limit_bytes: the file never grows beyond it
-        begin: position of the first token that will be archived
-        """
-        place = archive_folder(folder)
-        try:
-            self._file = temp_file(place)
-        except OSError as error:
-            raise SessionFileError(
-                f"{place} takes no archive: {error.strerror or error}; name another folder with swap_dir, or leave "
-                "archive out"
-            ) from error
-        self._limit_bytes = limit_bytes
-        self._begin(cache, begin)
-
-    def _begin(self, cache: Cache, begin: int) -> None:
-        self._rows = RowArchive(cache, self._file.fileno(), begin, self._limit_bytes)
+    def _restart(self, begin: int) -> None:
+        """Begin again with the token at this position."""
+        if self._rows is not None:
+            self._rows.close()
+            self._rows = None
+        if self._file is not None:
+            os.truncate(self._file.fileno(), 0)
+        self._begin = begin
         self._marks: weakref.WeakSet[Mark] = weakref.WeakSet()
         self.asked: Sequence[int] = ()
         self.failure = ""
@@ -75,23 +87,55 @@ class Archive:
 
     def close(self) -> None:
         """Remove the file."""
-        self._rows.close()
-        self._file.close()
+        if self._rows is not None:
+            self._rows.close()
+        if self._file is not None:
+            self._file.close()
+
+    @property
+    def positions(self) -> tuple[int, int]:
+        """Positions [begin, end) whose rows are archived and can be read; empty if there are none."""
+        if self._rows is None or not self._is_readable:
+            return 0, 0
+        return self._rows.begin, self._rows.end
 
     @property
     def n_tokens(self) -> int:
         """Tokens whose rows are archived."""
-        return self._rows.end - self._rows.begin
+        begin, end = self.positions
+        return end - begin
 
     @property
     def written_bytes(self) -> int:
-        """Bytes written so far."""
-        return self._rows.written_bytes
+        """Bytes written since it began."""
+        return 0 if self._rows is None else self._rows.written_bytes
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes that the file may still grow by."""
+        return 0 if self._file is None else max(0, self._limit_bytes - os.fstat(self._file.fileno()).st_size)
+
+    def n_recallable(self, cache: Cache) -> int:
+        """Return how many tokens have archived rows and no cell, on average over heads."""
+        begin, end = self.positions
+        if begin == end or cache.n_cells == cache.n_past:
+            return 0
+        if begin == 0 and not self.failure:  # all that was evicted is archived
+            return cache.n_past - cache.n_cells
+        held = [cache.kept_positions(*at) for at in cache.heads]
+        n_held = sum(np.count_nonzero((it >= begin) & (it < end)) for it in held) / max(1, len(held))
+        return end - begin - round(n_held)
 
     def cut(self, n_past: int) -> None:
         """Forget the positions from n_past on."""
-        self._rows.cut(n_past)
+        if n_past < self._begin:
+            self._restart(n_past)
+            return
         self._marks = weakref.WeakSet(mark for mark in self._marks if mark.n_past <= n_past)
+        if self._rows is not None and n_past < self._rows.end:
+            self._rows.cut(n_past)
+            if self._is_readable:
+                self.failure = ""  # there is room again
 
     def mark(self, n_past: int) -> Mark:
         """Return a mark of the first n_past tokens, which are all that were fed."""
@@ -101,42 +145,77 @@ class Archive:
 
     def go_to(self, mark: Mark | None, cache: Cache) -> None:
         """Go back to the tokens of a mark, which a cache has now; begin again if they are not all archived."""
-        if mark is not None and mark in self._marks and not self.failure:
+        if mark is not None and mark in self._marks and self._is_readable:
             self.cut(mark.n_past)
         else:
             self.restart(cache)
 
     def restart(self, cache: Cache) -> None:
-        """Begin again after the tokens of a cache, because its cells come from elsewhere."""
-        self._rows.close()
-        os.truncate(self._file.fileno(), 0)
-        self._begin(cache, cache.n_past)
+        """Begin again with the cells of a cache, because they come from elsewhere: with all of its tokens that have
+        their cells.
+        """
+        self._restart(0 if cache.n_cells == cache.n_past else cache.n_past)
 
     def append(self, cache: Cache) -> None:
         """Write the rows of all tokens that were fed since the last call. If that cannot be done, note why."""
         if cache.rope_past != cache.n_past:
             self.failure, self._is_readable = TURNED, False
-        if self.failure:
+        if not self._is_readable:
             return
         try:
-            self._rows.append(cache)
+            rows = self._rows = self._rows or self._made(cache)
+            rows.append(cache)
         except ArchiveError as error:
-            self.failure = str(error)
+            self._note(str(error))
+        else:
+            if rows.end < cache.n_past and not self.failure:
+                self._note(f"its {format_size(self._limit_bytes)} are full")
 
-    def recall(self, cache: Cache, probe: Callable[[], None], n_cells: int, rounds: int = ROUNDS) -> int:
-        """Fill free cells of every head with what a probe's queries find; returns how many cells of each.
+    def _made(self, cache: Cache) -> RowArchive:
+        """Make the file. Raises ArchiveError if the folder takes none."""
+        place = self._folder or disk_folder()
+        try:
+            self._file = self._file or temp_file(place)
+        except OSError as error:
+            self._is_readable = False
+            raise ArchiveError(f"{place} takes no archive: {error.strerror or error}") from error
+        self._limit_bytes = self._limit()
+        return RowArchive(cache, self._file.fileno(), self._begin, self._limit_bytes)
+
+    def _note(self, reason: str) -> None:
+        """Note why it takes no more rows, and which tokens are forgotten."""
+        first = self._begin if self._rows is None else self._rows.end
+        self.failure = f"{reason}; tokens from {first:,} on are forgotten when they are evicted"
+
+    def recall(
+        self,
+        cache: Cache,
+        probe: Callable[[], None],
+        n_cells: int,
+        rounds: int = ROUNDS,
+        goes_on: GoesOn = lambda _n, _of: True,
+    ) -> Recalled:
+        """Fill free cells of every head with what a probe's queries find.
 
         probe: feeds the probe, once for each round
+        goes_on: called between heads, with no call of the library under way; False ends the recall, with the cells of
+            the round before
         If the file cannot be read, note why; no cells are filled then.
         """
-        filled = 0
-        if not self._is_readable:
-            return filled
+        rows, done = self._rows, Recalled()
+        if rows is None or not self._is_readable:
+            return done
         try:
-            for _ in range(rounds):
+            for i in range(rounds):
                 probe()
-                filled = self._rows.recall(cache, n_cells, before=BEFORE, after=AFTER).n_cells
+                n_heads = n_left = rows.begin_recall(cache, n_cells, before=BEFORE, after=AFTER)
+                while n_left:
+                    if not goes_on((i + 1) * n_heads - n_left, rounds * n_heads):
+                        return done._replace(is_whole=False)
+                    n_left = rows.scan(cache.shape.n_threads)
+                n_filled = rows.finish_recall(cache).n_cells
+                done = Recalled(n_filled, done.n_scanned + (self.n_tokens if n_heads else 0))
         except ArchiveError as error:
-            self.failure, self._is_readable = str(error), False
-            return 0
-        return filled
+            self.failure, self._is_readable = f"{error}; what was evicted is forgotten", False
+            return done._replace(n_cells=0)
+        return done

@@ -20,7 +20,7 @@ class Repositioning:
         self._cache = cache
         self._options = options
         self._n_ctx_train = n_ctx_train
-        self._well_known = n_ctx_train if options.archive_bytes else n_ctx_train // 2
+        self._well_known = n_ctx_train if options.archives else n_ctx_train // 2
         self._turns = cache.repositions and cache.shape.n_cells_max <= n_ctx_train
         self._margin = options.block + options.probe_cells  # tokens that may be fed before the next eviction
         halfway = (cache.shape.n_cells_max + n_ctx_train) // 2

@@ -59,7 +59,9 @@ def question_to_read_with(focus: Focus, usual: str, *, able: bool, otherwise: bo
     Raises ConfigError for a focus that the runtime has no cells for, and for parts that say nothing.
     """
     if focus and not able:
-        raise ConfigError(f"focus={focus!r} needs a runtime opened with focus=True, which has cells for the probe")
+        raise ConfigError(
+            f"focus={focus!r} needs a runtime opened with focus=True, and archive=off, which has cells for the probe"
+        )
     if isinstance(focus, str):
         return focus or None
     if focus is not None and not isinstance(focus, bool):
@@ -285,12 +287,17 @@ class Logging:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of reading a prompt: tokens read and tokens in all; cells used per head and the budget."""
+    """Progress of reading a prompt: tokens read and tokens in all; cells used per head and the budget.
+
+    heads_scanned, heads_total: heads whose archived keys were scanned, of those of a recall; 0 of 0 before it
+    """
 
     tokens_done: int
     tokens_total: int
     cells_used: int
     budget_cells: int
+    heads_scanned: int = 0
+    heads_total: int = 0
 
 
 ProgressCallback = Callable[[Progress], None]

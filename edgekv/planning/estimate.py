@@ -14,10 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from edgekv.archive.session_archive import recalled_cells
+from edgekv.archive.space import free_share
 from edgekv.binding import library, structs
 from edgekv.binding.ggml_devices import start_gpus
 from edgekv.binding.model import Context, Model, header_for
 from edgekv.binding.policy import cache_params
+from edgekv.binding.row_archive import SEGMENT_TOKENS
 from edgekv.errors import ConfigError, UnsupportedModelError
 from edgekv.memory.sizes import MIB
 from edgekv.models.head_shares import check_shares
@@ -219,6 +221,8 @@ class Estimator:
             n_streamed=0,
             streamed_bytes=0,
             token_bytes=0,
+            archive_bytes=_archive_limit(options),
+            archive_token_bytes=_archive_token_bytes(shape, options),
             devices=devices,
             parts=parts,
         )
@@ -265,10 +269,24 @@ class Estimator:
 
 def _archive_bytes(shape: structs.Shape, options: Options) -> int:
     """Return the bytes that archives hold and a recall takes."""
-    if not options.archive_bytes:
+    if not options.archives:
         return 0
     numbers = options.probe_cells, recalled_cells(options.spare_cells)
     return options.parallel * int(library.load().edgekv_archive_estimate_bytes(ctypes.byref(shape), *numbers))
+
+
+def _archive_limit(options: Options) -> int:
+    """Return the most bytes that the archive of a session takes on the disk."""
+    if not options.archives:
+        return 0
+    folder = None if options.swap_dir is None else str(options.swap_dir)
+    return free_share(folder) if options.archive_bytes is None else options.archive_bytes
+
+
+def _archive_token_bytes(shape: structs.Shape, options: Options) -> int:
+    """Return the bytes that a token takes in an archive; 0 = there is none."""
+    n_bytes = int(library.load().edgekv_archive_segment_bytes(ctypes.byref(shape)))
+    return n_bytes // SEGMENT_TOKENS if options.archives else 0
 
 
 def _grammar_bytes(model: Model, n_replies: int) -> int:

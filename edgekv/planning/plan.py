@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from edgekv.binding.row_archive import SEGMENT_TOKENS
 from edgekv.options import Options
 
 from .device_shares import DeviceShare
@@ -51,6 +52,9 @@ class Plan:
     n_layers, n_streamed: layers of the model, and of those the ones whose weights are read whenever their turn comes
     streamed_bytes: bytes of their weights, which are read for a batch of tokens that choose all experts
     token_bytes: bytes of them that are read for one token, which chooses a few of the experts
+    archive: "off", "auto" or a size, as of the options; archive_obstacle: why "auto" is off; "" = it is not
+    archive_bytes: the most that the archive of a session takes on the disk; of "auto" what it would be now
+    archive_token_bytes: what a token takes there; 0 = sessions have no archive
     gpu_layers, tensor_split: how layers are divided over devices
     devices: bytes on each device
     """
@@ -64,6 +68,8 @@ class Plan:
     repack: bool
     mmap: bool
     prompt_lookup: str
+    archive: int | str
+    archive_obstacle: str
     gpu_layers: int
     tensor_split: tuple[float, ...] | None
     n_cells: int
@@ -77,11 +83,19 @@ class Plan:
     token_bytes: int
     devices: tuple[DeviceShare, ...]
     parts: Parts
+    archive_token_bytes: int = 0
+    archive_bytes: int = field(default=0, compare=False)  # what is free on a disk changes
 
     @property
     def kv_bytes(self) -> int:
         """Keys and values of all cells, on any device. Their bytes do not depend on how heads share them."""
         return self.n_cells * self.cell_bytes
+
+    @property
+    def archive_tokens(self) -> int:
+        """Tokens that the archive of a session has room for; it grows by whole segments."""
+        segment_bytes = SEGMENT_TOKENS * self.archive_token_bytes
+        return self.archive_bytes // segment_bytes * SEGMENT_TOKENS if segment_bytes else 0
 
     @property
     def even_cells(self) -> bool:
@@ -137,6 +151,8 @@ class Plan:
             repack=options.repack,
             mmap=options.maps_weights,
             prompt_lookup="on" if options.n_draft else "off",
+            archive=options.archive if options.archives else "off",
+            archive_obstacle=options.archive_obstacle if options.archive == "auto" else "",
             gpu_layers=options.gpu_layers,
             tensor_split=options.split,
             **estimated,
@@ -156,6 +172,7 @@ class Plan:
             mmap=self.mmap,
             resident=self.resident,
             prompt_lookup=self.prompt_lookup if options.prompt_lookup == "auto" else options.prompt_lookup,
+            archive=self.archive,
             gpu_layers=self.gpu_layers,
             tensor_split=self.tensor_split,
         )
@@ -164,4 +181,5 @@ class Plan:
         """Return the plan as plain values, for JSON."""
         devices = [asdict(share) | {"total": share.total} for share in self.devices]
         fields = asdict(self) | {"model": str(self.model), "planned_peak_bytes": self.peak_bytes}
-        return fields | {"parts": asdict(self.parts), "devices": devices, "device_bytes": self.device_bytes}
+        further = {"archive_tokens": self.archive_tokens, "device_bytes": self.device_bytes}
+        return fields | {"parts": asdict(self.parts), "devices": devices} | further

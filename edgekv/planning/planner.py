@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from edgekv.archive.folders import disk_folder
 from edgekv.binding.ggml_devices import has_gpu
 from edgekv.errors import ConfigError
 from edgekv.memory.sizes import check_ceiling
@@ -50,6 +51,7 @@ def planned(path: Path, request: Request) -> Iterator[tuple[Plan, Estimator, Req
     fits, since it takes more memory. Raises CeilingError if nothing fits, DeviceError for a server that does not
     answer.
     """
+    request, no_disk = _with_archive(request)
     request = request.of_model(path)
     check_ceiling(request.options.ceiling_bytes)
     remotes = add_remote_devices(request.options)
@@ -62,6 +64,7 @@ def planned(path: Path, request: Request) -> Iterator[tuple[Plan, Estimator, Req
             plan = choose(estimates, request)
         if plan is None:
             raise infeasible_error(estimates, request)
+        plan = replace(plan, archive_obstacle=plan.archive_obstacle or no_disk)
         if "memory" in request.open:
             plan, options = lowered(plan, request.options)
             request = replace(request, options=options)
@@ -73,6 +76,20 @@ def _scorable(estimates: Estimator, request: Request) -> Request:
     while "policy" in request.open and request.options.policy in LESS and not estimates.allows(request.preferred):
         request = replace(request, options=replace(request.options, policy=LESS[request.options.policy]))
     return request
+
+
+def _with_archive(request: Request) -> tuple[Request, str]:
+    """Return the request without an archive="auto" that no disk takes, and why.
+
+    Raises ConfigError for an archive of a named size: in memory it would take what the ceiling saves.
+    """
+    options = request.options
+    if not options.archives or options.swap_dir is not None or disk_folder() is not None:
+        return request, ""
+    no_disk = "no folder of temporary files that can be written to lies on a disk"
+    if options.archive != "auto":
+        raise ConfigError(f"archive={options.archive} needs a disk, and {no_disk}; name a folder with swap_dir")
+    return replace(request, options=replace(options, archive="off")), no_disk
 
 
 def _with_drafts(estimates: Estimator, request: Request) -> Request:

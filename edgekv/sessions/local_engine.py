@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 
-from edgekv.archive.session_archive import Archive
+from edgekv.archive.space import ArchiveSpace
 from edgekv.engine.block_loop import ALONE
 from edgekv.engine.loaded_model import LoadedModel
 from edgekv.engine.opened import Opened
@@ -60,6 +60,8 @@ class LocalEngine(Opened):
             made.callback(self.slots.close)
             made.callback(process.hold(self.plan.peak_bytes - self.plan.parts.python))
             self._made = made.pop_all()
+        folder = None if options.swap_dir is None else str(options.swap_dir)
+        self._archives = ArchiveSpace(folder, options.archive_bytes) if options.archives else None
         self._histories: dict[int, HistoryPrompt] = {}  # stored histories by number
         self._states: weakref.WeakSet[SequenceState] = weakref.WeakSet()  # their files go with the engine
         self.opened()
@@ -92,17 +94,11 @@ class LocalEngine(Opened):
             self.loaded, self.slots, self.turn_queue, state, system, stored=self._histories, begun=begun
         )
 
-    def _new_archive(self) -> Archive | None:
-        """Return the archive of a new conversation; None = the runtime has none."""
-        options = self.loaded.options
-        folder = None if options.swap_dir is None else str(options.swap_dir)
-        cache = self.loaded.block_loop.cache
-        return Archive(cache, folder, options.archive_bytes) if options.archive_bytes else None
-
     @contextmanager
     def _new_state(self, history: SessionHistory | None) -> Iterator[SequenceState]:
         """Yield a new state, which is released if the block fails."""
-        state = SequenceState(self.loaded.block_loop, history, self._new_archive())
+        archive = None if self._archives is None else self._archives.new()
+        state = SequenceState(self.loaded.block_loop, history, archive)
         self._states.add(state)
         try:
             yield state

@@ -272,6 +272,29 @@ def test_at_the_limit_the_first_tokens_stay_archived(open_archived, file):
         archive.close()
 
 
+@pytest.mark.parametrize("begin", [0, 4 * BLOCK, 9 * BLOCK])
+def test_the_limit_is_one_of_the_file_wherever_the_archive_begins(open_archived, file, begin):
+    with open_archived() as rt:
+        n_bytes = 2 * SEGMENT * rt.plan.cell_bytes + 2 * SEGMENT * 8 * len(HEADS)  # sums of keys and values
+        written, cache = {}, rt.block_loop.cache
+        cache.clear()
+        tokens, archive = tokens_of(begin + 3 * SEGMENT), None
+        for first in range(0, len(tokens), BLOCK):
+            if first == begin:
+                archive = RowArchive(cache, file.fileno(), begin, n_bytes)
+            cache.feed(tokens[first : first + BLOCK])
+            if archive is not None:
+                archive.append(cache)
+                written.update(rows_by_position(cache))
+            cache.compact(rt.options.parsed_policy, BUDGET, n_sink=4, recent=8)
+        assert (archive.begin, archive.end) == (begin, (begin // SEGMENT + 2) * SEGMENT)
+        assert os.fstat(file.fileno()).st_size <= n_bytes
+        cache.probe(tokens_of(12, seed=2))
+        assert archive.recall(cache, 16, **SPAN).n_cells == 16
+        assert rows_by_position(cache).items() <= written.items()
+        archive.close()
+
+
 def test_a_cut_archive_takes_other_tokens_at_the_same_positions(open_archived, file):
     with open_archived() as rt:
         written, cache = {}, rt.block_loop.cache

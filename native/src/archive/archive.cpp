@@ -21,10 +21,11 @@ std::vector<RowBytes> row_bytes_of(const edgekv_cache & cache) {
 } // namespace
 
 edgekv_archive::edgekv_archive(const edgekv_cache & cache, int fd, int32_t begin, uint64_t limit_bytes) :
-    fd_(fd), file_(fd, row_bytes_of(cache)), begin_(begin), end_(begin) {
+    fd_(fd), file_(fd, row_bytes_of(cache), begin), begin_(begin), end_(begin) {
     require(fd >= 0, "fd is no file");
     require(begin >= 0 && begin <= cache.n_past, "an archive begins at a position that was fed, or at the next one");
-    const uint64_t n_segments = limit_bytes / std::max<uint64_t>(1, file_.segment_bytes());
+    const uint64_t n_before   = static_cast<uint32_t>(begin) / SegmentFile::n_tokens; // segments that the file leaves out
+    const uint64_t n_segments = n_before + limit_bytes / std::max<uint64_t>(1, file_.segment_bytes());
     limit_ = static_cast<int32_t>(std::min<uint64_t>(n_segments * SegmentFile::n_tokens, INT32_MAX));
     uint32_t widest = 0;
     for (const RowBytes & head : file_.heads()) {
@@ -60,9 +61,8 @@ void edgekv_archive::append(const edgekv_cache & cache) {
         limit_ = end_; // what comes later would leave a gap
         throw;
     }
-    const uint64_t first = static_cast<uint32_t>(from) / SegmentFile::n_tokens;
-    const uint64_t last  = static_cast<uint32_t>(to - 1) / SegmentFile::n_tokens;
-    begin_writing_out(fd_, first * file_.segment_bytes(), (last - first + 1) * file_.segment_bytes());
+    const uint64_t first = file_.segment_begin(from);
+    begin_writing_out(fd_, first, file_.segment_begin(to - 1) + file_.segment_bytes() - first);
 }
 
 // Write n rows of every head from position p on, all of one segment. Newest tokens lie in the newest open rows of every head.

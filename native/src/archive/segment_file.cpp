@@ -25,15 +25,15 @@ uint32_t sum_of(const char * row, size_t n, size_t head, bool values, int32_t p)
 
 } // namespace
 
-SegmentFile::SegmentFile(int fd, std::vector<RowBytes> heads) : fd_(fd), heads_(std::move(heads)), begins_(1, 0) {
+SegmentFile::SegmentFile(int fd, std::vector<RowBytes> heads, int32_t begin) :
+    fd_(fd), heads_(std::move(heads)), begins_(1, 0), first_segment_(static_cast<uint32_t>(begin) / n_tokens) {
     for (const RowBytes & head : heads_) {
         begins_.push_back(begins_.back() + bytes_of(head));
     }
 }
 
 uint64_t SegmentFile::place(size_t head, bool values, int32_t p) const {
-    const uint64_t segment = static_cast<uint32_t>(p) / n_tokens;
-    return segment * segment_bytes() + begins_[head] + (values ? room(heads_[head].k) : 0);
+    return segment_begin(p) + begins_[head] + (values ? room(heads_[head].k) : 0);
 }
 
 void SegmentFile::write(size_t head, bool values, int32_t p, uint32_t n, const char * rows) {

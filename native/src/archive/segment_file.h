@@ -23,10 +23,12 @@ class SegmentFile {
   public:
     static constexpr uint32_t n_tokens = EDGEKV_SEGMENT_TOKENS; // of a segment
 
-    SegmentFile(int fd, std::vector<RowBytes> heads);
+    // begin: the first position that it will hold; its segment is the first one of the file
+    SegmentFile(int fd, std::vector<RowBytes> heads, int32_t begin);
 
     const std::vector<RowBytes> & heads() const { return heads_; }
     uint64_t                      segment_bytes() const { return begins_.back(); }
+    uint64_t segment_begin(int32_t p) const { return (static_cast<uint32_t>(p) / n_tokens - first_segment_) * segment_bytes(); }
     static uint64_t               bytes_of(const RowBytes & head) { return n_tokens * (2 * sizeof(uint32_t) + uint64_t(head.k) + head.v); }
 
     // Room for the keys or the values of a head in a segment, with their checksums.
@@ -45,6 +47,7 @@ class SegmentFile {
     int                   fd_;
     std::vector<RowBytes> heads_;
     std::vector<uint64_t> begins_; // of every head in a segment, and the end of the last
+    uint32_t              first_segment_;
 };
 
 } // namespace edgekv
