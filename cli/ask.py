@@ -174,7 +174,11 @@ def _report(rt: edgekv.Runtime, session: edgekv.Session, answer: str) -> dict[st
         "accepted_tokens": stats.accepted_tokens,
         "recalls": stats.recalls,
         "recalled_cells": stats.recalled_cells,
+        "scanned_tokens": stats.scanned_tokens,
         "archived_tokens": stats.archived_tokens,
+        "recallable_tokens": stats.recallable_tokens,
+        "archived_bytes": stats.archived_bytes,
+        "archive_failure": stats.archive_failure,
         "budgets": session.budgets(),
         "kv_bytes": rt.plan.kv_bytes,
         "focus": rt.options.parsed_focus.spec if stats.probes else None,
@@ -196,5 +200,6 @@ def _report(rt: edgekv.Runtime, session: edgekv.Session, answer: str) -> dict[st
             "score_s": stats.score_s,
             "compact_s": stats.compact_s,
             "recall_s": stats.recall_s,
+            "archive_s": stats.archive_s,
         },
     }

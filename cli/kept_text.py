@@ -15,15 +15,15 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from edgekv.sessions.coverage import levels
+from edgekv.sessions.coverage import ARCHIVED, N_LEVELS, levels
 
 from .render import printable
 
 if TYPE_CHECKING:
     from edgekv.inspection import Kept, Observation
 
-MARKS = " ░▒▓█"  # marks by shade
-STYLES = ("dim", "black on #fff0cc", "black on #ffdd88", "black on #ffc844", "black on #ffb000")
+MARKS = " ░▒▓█·"  # marks by shade; the last one is of archived text
+STYLES = ("dim", "black on #fff0cc", "black on #ffdd88", "black on #ffc844", "black on #ffb000", "black on #cfe3f5")
 TAB = 4
 
 
@@ -32,7 +32,7 @@ def print_observation(console: Console, found: Observation, layers: Sequence[int
     kept = found.kept
     n_tokens = len(kept.pieces)
     console.print(_headline(found), soft_wrap=True, markup=False)
-    print_legend(console)
+    print_legend(console, archives=found.plan.archive != "off")
     print_shades(console, zip(kept.pieces, kept.levels.tolist(), strict=True))
     console.print()
     console.print(f"positions 0 to {n_tokens - 1:,}; by layer, the share of its heads; tokens that a head holds")
@@ -79,13 +79,18 @@ def _print_shaded(console: Console, paragraph: Text) -> None:
             console.print(_marks(line), soft_wrap=True)
 
 
-def print_legend(console: Console) -> None:
-    """Print what the shades mean."""
+def print_legend(console: Console, *, archives: bool) -> None:
+    """Print what the shades mean. archives: text that no head holds may be archived"""
     coloured = console.color_system is not None
-    legend = Text("kept by no head")
-    for level, mark in enumerate(MARKS[1:], 1):
-        legend.append(", ").append(f" {mark} " if not coloured else "   ", STYLES[level])
-        legend.append(f" up to {level / (len(MARKS) - 1):.0%}")
+
+    def sample(shade: int) -> tuple[str, str]:
+        return "   " if coloured else f" {MARKS[shade]} ", STYLES[shade]
+
+    legend = Text("forgotten" if archives else "kept by no head", STYLES[0] if archives and coloured else "")
+    for level in range(1, N_LEVELS + 1):
+        legend.append(", ").append(*sample(level)).append(f" up to {level / N_LEVELS:.0%}")
+    if archives:
+        legend.append(", ").append(*sample(ARCHIVED)).append(" archived")
     console.print(legend)
 
 

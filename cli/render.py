@@ -46,7 +46,7 @@ class Speed(ProgressColumn):
     """Tokens a second."""
 
     def render(self, task: Task) -> Text:
-        return Text(f"{task.speed or 0:.0f} tok/s")
+        return Text(f"{task.speed or 0:.0f} tok/s" if task.fields["unit"] == "tokens" else "")
 
 
 @contextmanager
@@ -73,23 +73,26 @@ def reading_bar(console: Console = console) -> Iterator[ProgressCallback]:
         return
     columns = (
         SpinnerColumn(),
-        TextColumn("reading"),
+        TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.completed:,.0f}/{task.total:,.0f} tokens"),
+        TextColumn("{task.completed:,.0f}/{task.total:,.0f} {task.fields[unit]}"),
         Speed(),
         TextColumn("{task.fields[cells]}"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("reading", total=None, visible=False, cells="")
+        task = bar.add_task("reading", total=None, visible=False, cells="", unit="tokens")
 
         def show(progress: edgekv.Progress) -> None:
             cells = f"{progress.cells_used}/{progress.budget_cells} cells"
             done = progress.tokens_done == progress.tokens_total
+            recalls = progress.heads_total > 0
             bar.update(
                 task,
-                total=progress.tokens_total,
-                completed=progress.tokens_done,
+                description="recalling" if recalls else "reading",
+                total=progress.heads_total if recalls else progress.tokens_total,
+                completed=progress.heads_scanned if recalls else progress.tokens_done,
+                unit="heads" if recalls else "tokens",
                 visible=not done,
                 cells=cells,
             )
@@ -110,8 +113,8 @@ def figures_of(stats: edgekv.Stats, plan: edgekv.Plan) -> list[str]:
     return [
         *([NOTES[stats.finish_reason]] if stats.finish_reason in NOTES else []),
         *_doubts(stats),
-        remembered(stats.cells_used, stats.tokens_seen),
-        *([f"{stats.recalled_cells:,} cells recalled from {stats.archived_tokens:,} tokens"] if stats.recalls else []),
+        remembered(stats.cells_used, stats.tokens_seen, stats.recallable_tokens),
+        *([f"{stats.recalled_cells:,} cells recalled in {stats.recall_s:.1f} s"] if stats.recalls else []),
         *([f"archive: {stats.archive_failure}"] if stats.archive_failure else []),
         f"prompt {stats.prefill_tok_per_s:.0f} tok/s",
         *([f"generation {stats.decode_tok_per_s:.0f} tok/s"] if stats.generated_tokens else []),
@@ -129,10 +132,13 @@ def _doubts(stats: edgekv.Stats) -> list[str]:
     return [f"only {share:.0%} kept: do not rely on it"] if share < LITTLE_KEPT else []
 
 
-def remembered(n_cells: int, n_seen: int) -> str:
-    """Return how much of a conversation is remembered, in words."""
+def remembered(n_cells: int, n_seen: int, n_recallable: int = 0) -> str:
+    """Return how much of a conversation is remembered, in words. n_recallable: tokens that only the archive has"""
     kept = kept_tokens(n_cells, n_seen)
-    return f"{n_seen:,} tokens seen" if kept == n_seen else f"remembers {kept:,} of {n_seen:,} tokens"
+    if kept == n_seen:
+        return f"{n_seen:,} tokens seen"
+    archived = f", {n_recallable:,} of them archived" if n_recallable else ""
+    return f"remembers {min(n_seen, kept + n_recallable):,} of {n_seen:,} tokens{archived}"
 
 
 def packed(items: Iterable[str], width: int) -> list[str]:

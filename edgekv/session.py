@@ -395,6 +395,12 @@ class Session:
         with self._begun() as conversation:
             return conversation.n_cells
 
+    @property
+    def n_recallable(self) -> int:
+        """Tokens with archived rows and no cell, on average over heads, as of the end of the last call."""
+        with self._begun() as conversation:
+            return conversation.n_recallable
+
     def kept_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
         """True positions of the tokens that one (layer, KV head) still holds, (n,) ascending.
 

@@ -113,7 +113,7 @@ def kept(chat: Chat, argument: str) -> None:
     first = int(argument or 0)
     last = min(n_tokens, first + SHOWN_KEPT)
     console = console_of(stderr=False)
-    print_legend(console)
+    print_legend(console, archives=chat.runtime.options.archives)
     if not argument:
         for message in _newest_messages(chat):
             print_shades(console, [(MESSAGE_MARK, 0), *_own_words(chat, message)])

@@ -63,7 +63,7 @@ def policy(chat: Chat, argument: str) -> None:
             f"a chat keeps its policy, {options.parsed_policy.spec}; leave, and begin another with: "
             f"edgekv chat --policy {argument!r} (edgekv policies lists them)"
         )
-    focus = [f"focus {options.parsed_focus.spec}"] if options.focus else []
+    focus = [f"focus {options.parsed_focus.spec}"] if options.probes_texts else []
     cells = f"{plan.budget_cells:,} cells in each of the heads, and {plan.block} spare ones"
     for line in packed([f"policy {options.parsed_policy.spec}", *focus, cells, plan.kv_type], console.width):
         say(line)
@@ -85,6 +85,7 @@ def stats(chat: Chat, _argument: str) -> None:
             f"first token after {last.ttft_s:.1f} s",
             *figures_of(last, plan)[-3:-1],
             f"{last.evictions:,} evictions",
+            *_archive(last),
         ]
     if session.n_exceeded:
         parts.append(f"over the ceiling {session.n_exceeded} times")
@@ -117,14 +118,25 @@ def reply_line(chat: Chat, n_tokens: int, seconds: float, width: int) -> str:
 
 
 def _standing(chat: Chat) -> list[str]:
-    return [remembered(chat.session.n_cells, chat.session.n_past), *_memory(chat)]
+    return [remembered(chat.session.n_cells, chat.session.n_past, chat.session.n_recallable), *_memory(chat)]
 
 
 def _forgotten(chat: Chat) -> list[str]:
     """The number of forgotten tokens, if there are any."""
     n_seen = chat.session.n_past
-    n = n_seen - kept_tokens(chat.session.n_cells, n_seen)
+    n = n_seen - kept_tokens(chat.session.n_cells, n_seen) - chat.session.n_recallable
     return [f"{n:,} tokens forgotten (/kept shows of what)"] if n else []
+
+
+def _archive(last: edgekv.Stats) -> list[str]:
+    """The figures of the archive after the last reply, if there is something in it."""
+    if not (last.archived_tokens or last.archive_failure):
+        return []
+    figures = [f"{last.archived_tokens:,} tokens archived"]
+    if last.recalls:
+        cells, scanned = f"{last.recalled_cells:,} cells", f"{last.scanned_tokens:,} scanned tokens"
+        figures.append(f"{last.recalls:,} recalls of {cells} from {scanned} in {last.recall_s:.1f} s")
+    return [*figures, *([f"archive: {last.archive_failure}"] if last.archive_failure else [])]
 
 
 def _memory(chat: Chat) -> list[str]:

@@ -265,6 +265,12 @@ class Cache:
         n_heads = [self._library.edgekv_cache_n_heads(self._handle, layer) for layer in range(self.shape.n_layer)]
         return [[self.head_cells(layer, head)[1] for head in range(n)] for layer, n in enumerate(n_heads)]
 
+    @property
+    def heads(self) -> list[tuple[int, int]]:
+        """Layer and number of every head that holds cells."""
+        n_heads = [self._library.edgekv_cache_n_heads(self._handle, layer) for layer in range(self.shape.n_layer)]
+        return [(layer, head) for layer, n in enumerate(n_heads) for head in range(n)]
+
     def positions(self, layer: int, head: int, *, rope: bool = False) -> npt.NDArray[np.int32]:
         """Positions held by one head, (n,) ascending. rope: the RoPE positions of their keys instead, in that order"""
         positions = np.empty(self.head_cells(layer, head)[0], dtype=np.int32)

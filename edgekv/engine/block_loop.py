@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from edgekv.archive.session_archive import ROUNDS, Archive, recalled_cells
+from edgekv.archive.session_archive import ROUNDS, Archive, GoesOn, recalled_cells
 from edgekv.binding import structs
 from edgekv.binding.cache import Cache
 from edgekv.binding.convert_cells import convert_cells
@@ -91,6 +91,9 @@ class Work:
     recalls: int = 0
     recalled_cells: int = 0
     recall_s: float = 0.0
+    scanned_tokens: int = 0
+    archive_bytes: int = 0
+    archive_s: float = 0.0
 
 
 class BlockLoop:
@@ -285,6 +288,7 @@ class BlockLoop:
         part_ends: Sequence[int] = (),
         want_logits: bool = True,
         observe: Callable[[int], None] | None = None,
+        while_recalling: GoesOn = lambda _n, _of: True,
     ) -> bool:
         """Read tokens block by block; returns True if all were read.
 
@@ -299,6 +303,7 @@ class BlockLoop:
             spare cells, and first they recall what they need
         observe: called with each token before it is fed, while the logits of the one before are there. Tokens are then
             fed one by one, without a probe, by a policy that feeds no block again
+        while_recalling: called between the heads that a recall scans; returns False to stop (`Archive.recall`)
         """
         self._since_probe = None
         self._part_ends = part_ends
@@ -327,7 +332,8 @@ class BlockLoop:
             self._compact(probe, is_last=True)
         if recalls and self.archive is not None:
             self.archive.asked = list(held.tokens)
-            self._recall(ROUNDS)
+            if not self._recall(ROUNDS, while_recalling):
+                return False
         return self._read_held(held.tokens, after_ubatch, probe)
 
     def _n_held(self, probe: Sequence[int]) -> int:
@@ -349,23 +355,34 @@ class BlockLoop:
                 return is_last
         return True
 
-    def _recall(self, rounds: int) -> None:
-        """Fill free cells with what the end of the last prompt needs, if anything was evicted."""
+    def _recall(self, rounds: int, goes_on: GoesOn) -> bool:
+        """Fill free cells with what the end of the last prompt needs; returns False if it was stopped."""
         archive, cache = self.archive, self.cache
-        if archive is None or not archive.asked or cache.n_cells == cache.n_past:
-            return
+        if archive is None or not archive.asked or cache.n_cells == cache.n_past:  # nothing was evicted
+            return True
+        self._append(archive)
         started = time.perf_counter()
-        archive.append(cache)
         n_cells = recalled_cells(self._options.spare_cells)
-        self.work.recalled_cells += archive.recall(cache, lambda: self._probe(archive.asked), n_cells, rounds)
+        recalled = archive.recall(cache, lambda: self._probe(archive.asked), n_cells, rounds, goes_on)
+        self.work.recalled_cells += recalled.n_cells
+        self.work.scanned_tokens += recalled.n_scanned
         self.work.recalls += 1
         self.work.recall_s += time.perf_counter() - started
+        return recalled.is_whole
 
-    def step(self, token: int, *, drafts: bool = False) -> None:
+    def _append(self, archive: Archive) -> None:
+        """Archive the tokens that were fed since the last time."""
+        started, n_before = time.perf_counter(), archive.written_bytes
+        archive.append(self.cache)
+        self.work.archive_bytes += archive.written_bytes - n_before
+        self.work.archive_s += time.perf_counter() - started
+
+    def step(self, token: int, *, drafts: bool = False, goes_on: GoesOn = lambda _n, _of: True) -> None:
         """Feed one generated token and compute its logits. Evicts when `evict_every` spare cells are filled.
 
         drafts: decode a draft with the token, or accept the token from the last draft. `logits_row` is then the row of
             the next token's logits
+        goes_on: as `while_recalling` of `read`, for the recall after an eviction
         """
         if drafts:
             self._gate.said(token)
@@ -378,7 +395,8 @@ class BlockLoop:
             self.logits_row += 1
             self.work.accepted += 1
         else:
-            self._feed([token], want_logits=True, spare=self._options.spare_cells, generating=True, drafts=drafts)
+            spare = self._options.spare_cells
+            self._feed([token], want_logits=True, spare=spare, generating=True, drafts=drafts, goes_on=goes_on)
 
     def _feed(
         self,
@@ -389,6 +407,7 @@ class BlockLoop:
         probe: Sequence[int] = (),
         generating: bool = False,
         drafts: bool = False,
+        goes_on: GoesOn = lambda _n, _of: True,
     ) -> None:
         if not tokens:
             return
@@ -400,7 +419,7 @@ class BlockLoop:
         if full or self._fresh + n_new > self._options.block:
             self._compact(probe, generating=generating, full=full)
             if generating and full:
-                self._recall(rounds=1)
+                self._recall(1, goes_on)
         drafts = drafts and self._options.n_draft > 0 and self._feeder.is_alone
         draft = self._proposed(tokens[0], spare) if drafts else []
         started, own_started = time.perf_counter(), time.thread_time()
@@ -471,7 +490,7 @@ class BlockLoop:
             self._scored_at = self.cache.n_past
             return
         if full and self.archive is not None:
-            self.archive.append(self.cache)
+            self._append(self.archive)
         if replay:
             self._probe(replay)
         elif not probed:

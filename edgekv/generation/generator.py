@@ -119,7 +119,7 @@ class ReplyGenerator:
                 stats.finish_reason = "cancelled"
                 return
             block_loop = self._swapped_in()  # another one, if others had its cells meanwhile
-            block_loop.step(token, drafts=True)
+            block_loop.step(token, drafts=True, goes_on=lambda _n, _of: not self._cancelled.is_set())
             if selector.notes is not None and stats.generated_tokens % NOTED == 0:
                 engine.guard.check_room(NOTES_BYTES, selector.notes, "or give a simpler one")
             exceeded = engine.guard.check() if stats.generated_tokens % engine.options.block == 0 else None

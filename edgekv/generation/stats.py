@@ -33,10 +33,12 @@ class Stats:
     tokens_seen, cells_used: tokens of the whole session and cells used per head, after the reply
     even_cells: all heads keep equally many cells; False = the policy divides them
     probes, probe_s: number of times that the question was fed as a probe, and their time
-    recalls, recalled_cells, recall_s: number of times that evicted tokens were recalled from the archive, the cells of
-        each head that they filled, and the time
+    recalls, recalled_cells, scanned_tokens, recall_s: number of times that evicted tokens were recalled from the
+        archive, the cells of each head that they filled, the archived tokens that were scanned for them, and the time
     archived_tokens: tokens of the session whose rows lie in the archive
-    archive_failure: why the archive takes no more rows, or gives none back; "" = it does
+    archived_bytes, archive_s: bytes that this reply wrote there, and the time
+    archive_failure: why the archive takes no more rows, or gives none back, and what is forgotten; "" = it does
+    recallable_tokens: those without a cell, on average over heads
     drafted_tokens, accepted_tokens: tokens decoded as drafts, and the accepted ones among them
     passes, first_pass_s: number of times that the prompt was read, and the time from the start until it was read again.
         Evictions, probes, drafts and their times count both passes; tokens and other times are those of the last one
@@ -63,8 +65,11 @@ class Stats:
     probes: int = 0
     recalls: int = 0
     recalled_cells: int = 0
+    scanned_tokens: int = 0
     archived_tokens: int = 0
+    archived_bytes: int = 0
     archive_failure: str = ""
+    recallable_tokens: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     tokens_seen: int = 0
@@ -78,6 +83,7 @@ class Stats:
     decode_s: float = 0.0
     probe_s: float = 0.0
     recall_s: float = 0.0
+    archive_s: float = 0.0
     score_s: float = 0.0
     compact_s: float = 0.0
     switch_s: float = 0.0
@@ -89,13 +95,13 @@ class Stats:
 
     @property
     def kept_tokens(self) -> int:
-        """Tokens of the session that a head remembers, on average over heads."""
+        """Tokens of the session that a head has cells of, on average over heads."""
         return kept_tokens(self.cells_used, self.tokens_seen)
 
     @property
     def forgotten_tokens(self) -> int:
-        """Tokens of the session that a head remembers no more, on average over heads."""
-        return self.tokens_seen - self.kept_tokens
+        """Tokens of the session that have neither a cell nor archived rows, on average over heads."""
+        return max(0, self.tokens_seen - self.kept_tokens - self.recallable_tokens)
 
     @property
     def prefill_tok_per_s(self) -> float:
@@ -123,7 +129,10 @@ class Stats:
         self.probes = work.probes - before.probes
         self.recalls = work.recalls - before.recalls
         self.recalled_cells = work.recalled_cells - before.recalled_cells
+        self.scanned_tokens = work.scanned_tokens - before.scanned_tokens
         self.recall_s = work.recall_s - before.recall_s
+        self.archived_bytes = work.archive_bytes - before.archive_bytes
+        self.archive_s = work.archive_s - before.archive_s
         self.drafted_tokens = work.drafted - before.drafted
         self.accepted_tokens = work.accepted - before.accepted
         self.probe_s = work.probe_s - before.probe_s

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from edgekv.binding.model import Model
 from edgekv.session import Session
-from edgekv.sessions.coverage import levels
+from edgekv.sessions.coverage import levels, with_archived
 
 
 @dataclass(frozen=True)
@@ -22,20 +22,22 @@ class Kept:
     pieces: the text of each token, (n,); if several tokens make one character, all but the last are empty
     heads: (layer, head), (H,) ascending
     mask: (H, n), True if a head holds a token
+    archived: positions [begin, end) whose rows are archived
     """
 
     pieces: tuple[str, ...]
     heads: tuple[tuple[int, int], ...]
     mask: npt.NDArray[np.bool_]
+    archived: tuple[int, int] = (0, 0)
 
     @classmethod
-    def of(cls, session: Session, model: Model, tokens: Sequence[int]) -> Kept:
+    def of(cls, session: Session, model: Model, tokens: Sequence[int], archived: tuple[int, int] = (0, 0)) -> Kept:
         """Return what a session keeps now. `tokens` are all tokens that it was fed."""
         heads = tuple((layer, head) for layer, budgets in enumerate(session.budgets()) for head in range(len(budgets)))
         mask = np.zeros((len(heads), len(tokens)), dtype=np.bool_)
         for row, (layer, head) in zip(mask, heads, strict=True):
             row[session.kept_positions(layer, head)] = True
-        return cls(tuple(_pieces(model, tokens)), heads, mask)
+        return cls(tuple(_pieces(model, tokens)), heads, mask, archived)
 
     @property
     def counts(self) -> npt.NDArray[np.int64]:
@@ -44,8 +46,8 @@ class Kept:
 
     @property
     def levels(self) -> npt.NDArray[np.int64]:
-        """The shade of each token, (n,): 0 = no head holds it, then by share of the heads up to 4."""
-        return levels(self.counts / max(1, len(self.heads)))
+        """The shade of each token, (n,): 0 = no head holds it, by share of the heads up to 4, 5 = archived alone."""
+        return with_archived(levels(self.counts / max(1, len(self.heads))), 0, self.archived)
 
     def row(self, layer: int, head: int) -> npt.NDArray[np.bool_]:
         """Return which tokens one head holds, (n,)."""

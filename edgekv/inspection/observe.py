@@ -65,6 +65,7 @@ class Observation:
             "budgets": self.budgets,
             "pieces": list(self.kept.pieces),
             "counts": self.kept.counts.tolist(),
+            "archived": self.kept.archived,
             "heads": [
                 {"layer": layer, "head": head, "n_kept": int(row.sum()), "kept": runs(row)}
                 for (layer, head), row in zip(self.kept.heads, self.kept.mask, strict=True)
@@ -132,7 +133,8 @@ def observe(
                 reply = session.ask(question, files, instruction=instruction, max_tokens=limit, progress=progress)
                 answer = "".join(reply)
         _check_room(runtime, session.budgets(), len(recorder.tokens), len(noted))
-        kept = Kept.of(session, runtime.model, recorder.tokens)
+        archived = (0, 0) if block_loop.archive is None else block_loop.archive.positions
+        kept = Kept.of(session, runtime.model, recorder.tokens, archived)
         studies = tuple(KeyStudy.of(*head, recorder.keys(head), kept.row(*head)) for head in noted)
         return Observation(
             question=question,

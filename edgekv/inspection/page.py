@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jinja2
 
-from edgekv.sessions.coverage import N_LEVELS
+from edgekv.sessions.coverage import ARCHIVED, N_LEVELS
 
 from .kept_tokens import runs
 from .keys import COLUMNS
@@ -28,6 +28,7 @@ def render_page(found: Observation) -> str:
         rows=rows,
         n_tokens=len(kept.pieces),
         n_levels=N_LEVELS,
+        archived_level=ARCHIVED if found.plan.archive != "off" else None,
         columns=COLUMNS,
     )
 

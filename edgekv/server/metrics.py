@@ -27,6 +27,15 @@ class Metrics:
         self.cached = Counter("edgekv_cached_tokens", "Tokens of prompts that were not read again.", registry=registry)
         self.said = Counter("edgekv_completion_tokens", "Tokens of replies.", registry=registry)
         self.evictions = Counter("edgekv_evictions", "Times that cells were evicted.", registry=registry)
+        self.archived = Counter("edgekv_archived_bytes", "Bytes written to archives.", registry=registry)
+        self.recalls = Counter("edgekv_recalls", "Times that archived tokens were recalled.", registry=registry)
+        self.recalled = Counter("edgekv_recalled_cells", "Cells of a head that recalls filled.", registry=registry)
+        self.recall_s = Counter("edgekv_recall_seconds", "Time that recalls took.", registry=registry)
+        self.failures = Counter(
+            "edgekv_archive_failures",
+            "Replies whose archive took no more, or gave none back.",
+            registry=registry,
+        )
         self.seconds = Histogram(
             "edgekv_request_seconds", "From a request to the end of its answer.", buckets=SECONDS, registry=registry
         )
@@ -43,6 +52,7 @@ class Metrics:
                 ("peak_bytes", "The most that it has held, as of the last reply."),
                 ("resident_bytes", "What this process holds now."),
                 ("budget_cells", "Cells that each layer and head keeps."),
+                ("archived_tokens", "Evicted tokens that the archive of the last reply's conversation has."),
                 ("queue", "Requests that wait."),
                 ("slots", "Requests that may be answered at a time."),
                 ("busy", "Requests that are answered now."),
@@ -57,7 +67,13 @@ class Metrics:
         self.cached.inc(usage.cached_tokens)
         self.said.inc(usage.completion_tokens)
         self.evictions.inc(usage.evictions)
+        self.archived.inc(usage.archived_bytes)
+        self.recalls.inc(usage.recalls)
+        self.recalled.inc(usage.recalled_cells)
+        self.recall_s.inc(usage.recall_s)
+        self.failures.inc(usage.archive_failed)
         self.first.observe(first_s)
+        self._gauges["archived_tokens"].set(usage.archived)
         self._gauges["peak_bytes"].set(usage.peak_bytes)
 
     def text(self, now: Mapping[str, float]) -> bytes:

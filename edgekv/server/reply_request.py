@@ -14,6 +14,8 @@ from edgekv.sessions.history import History
 
 from .coverage_file import CoverageFile
 
+OF_ARCHIVE = ("recalls", "recalled_cells", "recall_s", "archived_bytes")  # figures of a reply that add up
+
 Reason = Literal["stop", "length", "loop", "cancelled", "tool_calls"]
 
 
@@ -98,6 +100,10 @@ class Usage:
     prompt_tokens: all tokens of the prompt; `cached_tokens` of them had been read before
     reasoning_tokens: tokens of reasoning; a character of several tokens counts as one
     seen, kept, evicted: tokens of the whole conversation, tokens that still have a cell, and the others
+    archived: of the evicted tokens those that the archive has, so that a recall can bring them back
+    recalls, recalled_cells, recall_s: recalls for this reply, the cells of each head that they filled, and the seconds
+    archived_bytes: bytes that this reply wrote to the archive
+    archive_failed: the archive takes no more tokens, or gives none back
     evictions: number of evictions during this reply
     peak_bytes, ceiling_bytes: memory of the process with the model; budget: cells that each head keeps
     prefill_s, decode_s: seconds for reading what was new of the prompt, and for the reply
@@ -118,10 +124,16 @@ class Usage:
     prefill_s: float = 0.0
     decode_s: float = 0.0
     relaxed_tools: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    archived: int = 0
+    recalls: int = 0
+    recalled_cells: int = 0
+    recall_s: float = 0.0
+    archived_bytes: int = 0
+    archive_failed: bool = False
 
     def beside(self, before: Usage, *, with_prompt: bool) -> Usage:
         """Return the figures of this reply and of those before. with_prompt: its prompt is another one"""
-        names = ("completion_tokens", "reasoning_tokens", "decode_s", "prefill_s", "evictions")
+        names = ("completion_tokens", "reasoning_tokens", "decode_s", "prefill_s", "evictions", *OF_ARCHIVE)
         sums = {name: getattr(self, name) + getattr(before, name) for name in names}
         for name in ("prompt_tokens", "cached_tokens"):
             sums[name] = getattr(before, name) + (getattr(self, name) if with_prompt else 0)

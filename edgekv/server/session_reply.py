@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +20,9 @@ from edgekv.sessions.history import History, StoredHistory
 
 from .cancel_flag import CancelFlag
 from .coverage_file import coverage_of
-from .reply_request import Ended, Event, Piece, PromptProgress, Reason, ReplyRequest, ToolCall, Usage
+from .reply_request import OF_ARCHIVE, Ended, Event, Piece, PromptProgress, Reason, ReplyRequest, ToolCall, Usage
+
+log = logging.getLogger("edgekv.server")
 
 # reasons for clients, by `Stats.finish_reason`
 REASONS: dict[str, Reason] = {
@@ -85,7 +88,7 @@ class Replier:
         focus = True if request.focus is None else request.focus
         pieces = session.continue_from(
             history,
-            focus=focus if request.prompt is None and self._runtime.options.focus else False,
+            focus=focus if request.prompt is None and self._runtime.options.probes_texts else False,
             on_overflow=request.on_overflow,
             shared=n_shared,
             max_tokens=request.max_tokens,
@@ -119,6 +122,8 @@ class Replier:
         stats = session.stats
         for call in stats.tool_calls:
             emit(ToolCall(f"call_{secrets.token_hex(12)}", call.name, call.arguments))
+        if stats.archive_failure:
+            log.warning("the archive of a conversation: %s", stats.archive_failure)
         coverage = coverage_of(session) if request.coverage and not stop else None
         reason = reason_of(stats)
         if reason == "cancelled" and limit.passed and not stop:
@@ -153,7 +158,7 @@ class Replier:
             reasoning_tokens=n_thought,
             seen=stats.tokens_seen,
             kept=stats.kept_tokens,
-            evicted=stats.forgotten_tokens,
+            evicted=stats.tokens_seen - stats.kept_tokens,
             evictions=stats.evictions,
             peak_bytes=stats.peak_rss_bytes,
             ceiling_bytes=plan.ceiling_bytes,
@@ -161,6 +166,9 @@ class Replier:
             prefill_s=stats.prefill_s,
             decode_s=stats.decode_s,
             relaxed_tools=dict(stats.relaxed_tools),
+            archived=stats.recallable_tokens,
+            archive_failed=stats.archive_failure != "",
+            **{name: getattr(stats, name) for name in OF_ARCHIVE},
         )
 
 

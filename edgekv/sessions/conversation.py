@@ -88,6 +88,12 @@ class LocalConversation:
         return self._figures()[1]
 
     @property
+    def n_recallable(self) -> int:
+        """Tokens with archived rows and no cell, on average over heads, as of the end of the last call."""
+        self._open()
+        return self.state.n_recallable
+
+    @property
     def n_exceeded(self) -> int:
         """Number of checks that found the process over its ceiling."""
         return self._open().guard.n_exceeded
@@ -103,8 +109,8 @@ class LocalConversation:
     def coverage(self) -> Coverage:
         """Return the coverage: the number of heads that hold each token."""
         cache = self._swapped_in().cache
-        heads = [(layer, head) for layer, budgets in enumerate(cache.budgets()) for head in range(len(budgets))]
-        return Coverage.of(cache.kept_positions(layer, head) for layer, head in heads)
+        archived = (0, 0) if self.state.archive is None else self.state.archive.positions
+        return Coverage.of((cache.kept_positions(*at) for at in cache.heads), archived)
 
     def snapshot(self) -> Snapshot:
         """Copy the whole state. Raises CeilingError if the copy has no room."""
@@ -224,6 +230,7 @@ class LocalConversation:
             if self.state.archive is not None:
                 archive = self.state.archive
                 stats.archived_tokens, stats.archive_failure = archive.n_tokens, archive.failure
+                stats.recallable_tokens = self.state.n_recallable
             stats.finish(self.state.work, before, tokens_seen=n_past, cells_used=n_cells)
 
     def _open(self) -> LoadedModel:
@@ -334,3 +341,4 @@ class LocalConversation:
         if state.history is not None:
             state.history.note(state.n_past, state.said, state.block_loop)
         state.note()
+        state.note_recallable()

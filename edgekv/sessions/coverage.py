@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-N_LEVELS = 4  # shades of kept text; evicted text has one of its own
+N_LEVELS = 4  # shades of kept text; forgotten text has one of its own
+ARCHIVED = N_LEVELS + 1  # the shade of text that no head holds, and that a recall can bring back
 
 
 def levels(shares: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
@@ -20,10 +21,19 @@ def levels(shares: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     return np.ceil(shares * N_LEVELS).astype(np.int64)
 
 
+def with_archived(shades: npt.NDArray[np.int64], start: int, archived: tuple[int, int]) -> npt.NDArray[np.int64]:
+    """Return the shades of the tokens from position `start` on, with ARCHIVED for those that no head holds.
+
+    archived: positions [begin, end) whose rows are archived
+    """
+    positions = np.arange(start, start + len(shades))
+    return np.where((shades == 0) & (positions >= archived[0]) & (positions < archived[1]), ARCHIVED, shades)
+
+
 class Shaded(NamedTuple):
     """The text of consecutive tokens of one shade.
 
-    shade: 0 = no head holds them; up to 4, each a quarter of the heads
+    shade: 0 = no head holds them; up to 4, each a quarter of the heads; 5 = no head does, but their rows are archived
     """
 
     text: str
@@ -37,16 +47,18 @@ class Coverage:
     n_heads: number of heads
     positions: true positions of the tokens that any head holds, (n,) ascending
     counts: number of heads that hold each of them, (n,)
+    archived: positions [begin, end) whose rows are archived
     """
 
     n_heads: int
     positions: npt.NDArray[np.int32]
     counts: npt.NDArray[np.intp]
+    archived: tuple[int, int] = (0, 0)
 
     @classmethod
-    def of(cls, held: Iterable[npt.NDArray[np.int32]]) -> Coverage:
+    def of(cls, held: Iterable[npt.NDArray[np.int32]], archived: tuple[int, int] = (0, 0)) -> Coverage:
         """Return the coverage of heads. held: the positions that each head holds, taken one by one"""
-        found = cls(0, np.empty(0, np.int32), np.empty(0, np.intp))
+        found = cls(0, np.empty(0, np.int32), np.empty(0, np.intp), archived)
         for positions in held:
             found = found._with(positions)
         return found
@@ -56,14 +68,14 @@ class Coverage:
         positions, which = np.unique(np.concatenate([self.positions, held]), return_inverse=True)
         counts = np.bincount(which[len(self.positions) :], minlength=len(positions))
         counts[which[: len(self.positions)]] += self.counts
-        return Coverage(self.n_heads + 1, positions, counts)
+        return Coverage(self.n_heads + 1, positions, counts, self.archived)
 
     def levels(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         """Return the shades of the tokens in [start, stop), (n,)."""
         counts = np.zeros(stop - start)
         first, last = np.searchsorted(self.positions, (start, stop))
         counts[self.positions[first:last] - start] = self.counts[first:last]
-        return levels(counts / max(1, self.n_heads))
+        return with_archived(levels(counts / max(1, self.n_heads)), start, self.archived)
 
     def shaded(self, blocks: Iterable[Sequence[bytes]], start: int) -> Iterator[Shaded]:
         """Yield the text of tokens from position `start` on, in runs of one shade. blocks: bytes of tokens, by block

@@ -23,6 +23,8 @@ from .history import Contents, HistoryPrompt, history_prompt
 from .sequence_state import SequenceState
 from .session_history import SessionHistory
 
+RECALL_STEPS = 16  # times that the progress of a recall is reported, at most
+
 
 class Pause(NamedTuple):
     """A place in a prompt where the state is kept for others. probe: what the tokens before it are read with"""
@@ -270,6 +272,7 @@ class Prefill:
     progress: ProgressCallback | None
     observe: Callable[[int], None] | None
     n_read: int = 0
+    recall_step: int = -1
     exceeded: CeilingExceededError | None = None
 
     def read(self, tokens: Iterable[int], probe: Probe, *, want_logits: bool) -> None:
@@ -285,6 +288,7 @@ class Prefill:
                 part_ends=probe.part_ends,
                 want_logits=want_logits,
                 observe=self.observe,
+                while_recalling=self._between_heads,
             )
         finally:
             stats.prefill_s += time.perf_counter() - started
@@ -304,9 +308,21 @@ class Prefill:
         """Count the tokens read, and report the progress; returns True to read on."""
         self.n_read += n_tokens
         self.state.note()
+        return self._report()
+
+    def _between_heads(self, n_scanned: int, n_heads: int) -> bool:
+        """Report the progress of a recall, RECALL_STEPS times in all; returns True to scan on."""
+        step = n_scanned * RECALL_STEPS // n_heads
+        if step == self.recall_step:
+            return not self.cancelled.is_set()
+        self.recall_step = step
+        return self._report(n_scanned, n_heads)
+
+    def _report(self, n_scanned: int = 0, n_heads: int = 0) -> bool:
+        """Report the progress, and check the ceiling; returns True to go on."""
         if self.progress is not None:
             total, budget = self.stats.prompt_tokens, self.state.block_loop.budget
-            self.progress(Progress(self.n_read, total, self.state.n_cells, budget))
+            self.progress(Progress(self.n_read, total, self.state.n_cells, budget, n_scanned, n_heads))
             if not self.state.is_loaded:  # `progress` closed the runtime, and the cells are freed
                 raise SessionError("this session is closed; open another with Runtime.session()")
         self.exceeded = self.guard.check()

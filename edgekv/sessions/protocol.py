@@ -74,6 +74,10 @@ class Conversation(Protocol):
         """Cells used per head."""
 
     @property
+    def n_recallable(self) -> int:
+        """Tokens with archived rows and no cell, on average over heads, as of the end of the last call."""
+
+    @property
     def n_exceeded(self) -> int:
         """Number of checks that found the process over its ceiling."""
 

@@ -147,7 +147,7 @@ class WorkerEngine(_Forwarding, Opened):
 class WorkerConversation(_Forwarding):
     """A `Conversation` in the worker."""
 
-    values = frozenset({"system", "n_past", "n_cells", "n_exceeded", "n_logged"})
+    values = frozenset({"system", "n_past", "n_cells", "n_recallable", "n_exceeded", "n_logged"})
     methods = frozenset({"kept_positions", "budgets", "coverage", "turns", "pieces", "common_prefix_length"})
 
     def __init__(self, engine: WorkerEngine, number: int) -> None:

@@ -58,6 +58,28 @@ def test_few_cells_are_told_where_some_were_evicted(budget, seen, warns):
     assert any("few cells" in figure for figure in render.figures_of(stats, PLAN)) == warns
 
 
+def test_what_the_archive_has_is_remembered():
+    stats = edgekv.Stats(cells_used=128, budget_cells=64, tokens_seen=9_000, recallable_tokens=8_872, recalls=2)
+    stats = replace(stats, recalled_cells=64, recall_s=0.51, finish_reason="end")
+    figures = render.figures_of(stats, PLAN)
+    assert figures[:2] == ["remembers 9,000 of 9,000 tokens, 8,872 of them archived", "64 cells recalled in 0.5 s"]
+    lost = replace(stats, recallable_tokens=0, archive_failure="it is full; tokens from 8 on are forgotten")
+    figures = render.figures_of(lost, PLAN)
+    assert figures[0] == "few cells: do not rely on it (edgekv plan)"
+    assert "archive: it is full; tokens from 8 on are forgotten" in figures
+
+
+def test_the_bar_counts_tokens_and_then_heads(monkeypatch):
+    drawn = io.StringIO()
+    console = Console(file=drawn, force_terminal=True, width=200)
+    with render.reading_bar(console) as progress:
+        progress(edgekv.Progress(60, 100, 8, 8))
+        progress(edgekv.Progress(90, 100, 8, 8, 3, 30))
+    text = drawn.getvalue()
+    assert "recalling" in text
+    assert "3/30 heads" in text
+
+
 def test_an_item_wider_than_the_line_has_one_to_itself():
     assert render.packed(["a", "b" * 30, "c", "d"], 10) == ["a", "b" * 30, "c · d"]
     assert render.packed([], 10) == []

@@ -5,15 +5,17 @@ from __future__ import annotations
 import itertools
 import os
 import pickle
+from contextlib import nullcontext
+from io import FileIO
 from pathlib import Path
 
 import pytest
 from small import SETTINGS, words
 
-import edgekv
-from edgekv.archive.folders import archive_folder, is_in_memory
-from edgekv.errors import ConfigError, SessionFileError
+from edgekv.archive import session_archive
+from edgekv.errors import SessionError
 from edgekv.generation.sampler import GREEDY
+from edgekv.sessions.coverage import ARCHIVED as ARCHIVED_SHADE
 
 ARCHIVED = {"policy": "keydiff", "archive": "1MiB", "reposition": "never"}
 RECALLED = SETTINGS["block"] // 2
@@ -170,9 +172,232 @@ def test_a_loaded_session_archives_from_there_on(archived, tmp_path):
         assert 0 < session.stats.archived_tokens <= session.n_past - n
 
 
+def figures(session):
+    """(recallable, forgotten) of a session's last call, checked against what its heads hold."""
+    stats = session.stats
+    archive = session._conversation.state.archive
+    begin, end = archive.positions
+    heads = [set(held) for held in kept(session)]
+    recallable = sum(end - begin - len(held & {*range(begin, end)}) for held in heads) / len(heads)
+    assert abs(session.n_recallable - recallable) <= 1
+    assert session.n_recallable == stats.recallable_tokens
+    return stats.recallable_tokens, stats.forgotten_tokens
+
+
+def test_nothing_is_forgotten_while_all_that_is_evicted_is_archived(archived):
+    with archived.session() as session:
+        session.read(words(150))
+        said(session, n=8)
+        n_recallable, n_forgotten = figures(session)
+        assert (n_recallable, n_forgotten) == (session.n_past - session.n_cells, 0)
+
+
+def test_beyond_the_limit_it_is_said_what_is_forgotten(open_runtime):
+    with open_runtime(**ARCHIVED | {"archive": "512KiB"}) as rt, rt.session() as session:
+        n_tokens = rt.plan.archive_tokens
+        session.read(words(250))
+        said(session, n=4)
+        stats = session.stats
+        assert stats.archived_tokens == n_tokens > 0
+        sentence = f"its 0.5 MiB are full; tokens from {n_tokens} on are forgotten when they are evicted"
+        assert stats.archive_failure == sentence
+        n_recallable, n_forgotten = figures(session)
+        assert n_recallable > 0
+        assert 0 < n_forgotten < session.n_past - n_tokens
+        assert stats.recalled_cells == RECALLED
+
+
+def test_after_the_limit_a_session_that_goes_back_archives_again(archived):
+    with archived.session(log=True) as session:
+        session.read(words(40))
+        n = session.n_past
+        session.read(words(250))
+        assert "are full" in session.stats.archive_failure
+        session.rewind(n)
+        session.read(words(60, "other"))
+        said(session, n=2)
+        assert session.stats.archive_failure == ""
+        assert session.stats.recalled_cells == RECALLED
+        assert figures(session)[1] == 0
+
+
+def test_after_a_full_disk_a_session_that_goes_back_replies(archived, monkeypatch):
+    """The rows that were archived by then are recalled, and no error of the archive ends a reply."""
+    with archived.session(log=True) as session:
+        session.read(words(100))
+        n = session.n_past
+        session.read(words(50, "more"))
+        disk = os.dup(session._conversation.state.archive._file.fileno())
+        use_instead(session._conversation.state.archive, "/dev/full")
+        session.read(words(100, "most"))
+        assert "No space left" in session.stats.archive_failure
+        os.dup2(disk, session._conversation.state.archive._file.fileno())
+        os.close(disk)
+        session.rewind(n // 2)
+        session.read(words(200, "other"))
+        assert said(session, n=4)
+        assert session.stats.recalled_cells > 0
+
+
+@pytest.mark.parametrize("n_words", [12, 150])
+def test_a_loaded_session_knows_what_it_had_evicted(archived, tmp_path, n_words):
+    """If every token still has its cells, all of them are archived when they go."""
+    with archived.session(log=True) as session:
+        session.read(words(n_words))
+        session.save(tmp_path / "it.edgekv")
+        n, n_cells = session.n_past, session.n_cells
+    with archived.load_session(tmp_path / "it.edgekv") as session:
+        assert session.n_recallable == 0
+        session.read(words(100, "more"))
+        said(session, n=1)
+        n_forgotten = figures(session)[1]
+        assert (n_forgotten > 0) == (n_cells < n)
+        assert n_forgotten <= n
+
+
+def test_a_loaded_session_that_goes_back_before_its_beginning_archives_from_there(archived, tmp_path):
+    with archived.session(log=True) as session:
+        session.read(words(60))
+        early = session.n_past
+        session.read(words(100, "more"))
+        session.save(tmp_path / "it.edgekv")
+    with archived.load_session(tmp_path / "it.edgekv") as session:
+        n_loaded = session.n_past
+        session.read(words(100, "most"))
+        session.rewind(early)
+        session.read(words(60, "other"))
+        assert session.n_past < n_loaded
+        said(session, n=4)
+        assert session.stats.archive_failure == ""
+        assert session.stats.recalled_cells > 0
+        figures(session)
+
+
+def test_a_restored_session_of_which_nothing_was_evicted_forgets_nothing(archived):
+    with archived.session() as session:
+        session.read(words(12))
+        assert session.n_cells == session.n_past
+        snapshot = session.snapshot()
+        session.read(words(200, "other"))
+        session.restore(snapshot)
+        session.read(words(150, "more"))
+        said(session, n=2)
+        assert figures(session)[1] == 0
+        assert session.stats.archived_tokens > 100
+
+
+def test_a_swapped_session_keeps_its_archive(archived):
+    with archived.session() as session, archived.session() as other:
+        session.read(words(150))
+        said(session, n=2)
+        before = session.stats.archived_tokens, session.n_recallable
+        other.read(words(150, "other"))
+        assert (session.stats.archived_tokens, session.n_recallable) == before
+        said(session, n=2)
+        assert session.stats.recalled_cells == RECALLED
+        assert figures(session)[1] == 0
+
+
+def test_a_text_that_is_read_once_serves_questions_that_go_back_to_it(archived):
+    with archived.session(log=True) as session:
+        session.read(words(200))
+        n = session.n_past
+        answers = []
+        for _ in range(2):
+            for question in ("What?", "And who?"):
+                answers.append((said(session, question, n=6), session.stats.recalled_cells, figures(session)))
+                session.rewind(n)
+        assert answers[:2] == answers[2:]
+        assert all(recalled == RECALLED for _, recalled, _ in answers)
+
+
+def test_the_kept_text_has_three_shades(open_runtime):
+    with open_runtime(**ARCHIVED | {"archive": "512KiB"}) as rt, rt.session(log=True) as session:
+        session.read(words(250))
+        end = session._conversation.state.archive.positions[1]
+        coverage = session._conversation.coverage()
+        shades = coverage.levels(0, session.n_past)
+        held = {position for head in kept(session) for position in head}
+        for position, shade in enumerate(shades.tolist()):
+            assert (shade in (1, 2, 3, 4)) == (position in held)
+            assert (shade == ARCHIVED_SHADE) == (position not in held and position < end)
+        assert {0, ARCHIVED_SHADE} < set(shades.tolist())
+        assert {run.shade for run in session.kept()} == set(shades.tolist())
+
+
+def test_the_progress_of_a_recall_is_told_as_that_of_reading(archived):
+    told = []
+    with archived.session() as session:
+        session.read(words(150))
+        "".join(session.chat("What?", max_tokens=1, progress=told.append))
+        recalling = [(it.heads_scanned, it.heads_total) for it in told if it.heads_total]
+        assert recalling == [(n, 8) for n in range(8)]  # four heads, in two rounds
+        assert told[-1].tokens_done == told[-1].tokens_total
+        assert told[-1].heads_total == 0
+
+
+class Stopped(Exception):  # noqa: N818  (an interrupt)
+    pass
+
+
+@pytest.mark.parametrize("how", ["cancel", "interrupt"])
+@pytest.mark.parametrize("after", [0, 3, 5])
+def test_a_recall_ends_between_heads(archived, how, after):
+    """What was scanned by then is given up; the round before stays, and the next question finds what it finds."""
+    with archived.session() as session, archived.session() as fresh:
+        session.read(words(150))
+
+        def stop(progress):
+            if progress.heads_total and progress.heads_scanned == after:
+                if how == "interrupt":
+                    raise Stopped
+                session.cancel()
+
+        before = session.n_past
+        with pytest.raises(Stopped) if how == "interrupt" else nullcontext():
+            assert "".join(session.chat("What?", max_tokens=4, progress=stop)) == ""
+        assert session.n_past < before + 10
+        assert session.stats.recalls == (how == "cancel")
+        assert all(sorted(set(head)) == head for head in kept(session))
+        said(session, n=2)
+        assert session.stats.recalled_cells == RECALLED
+        fresh.read(words(150))
+        assert said(fresh, n=2)
+
+
+def test_a_progress_callback_may_close_the_runtime_while_it_recalls(open_runtime):
+    with open_runtime(**ARCHIVED) as rt:
+        session = rt.session()
+        session.read(words(150))
+
+        def close(progress):
+            if progress.heads_total:
+                rt.close()
+
+        with pytest.raises(SessionError, match="is closed"):
+            "".join(session.chat("What?", max_tokens=4, progress=close))
+
+
+def test_a_cancelled_reply_ends_the_recall_of_its_next_eviction(archived, monkeypatch):
+    with archived.session() as session:
+        session.read(words(150))
+        archive = session._conversation.state.archive
+        recall, n_heads = archive.recall, []
+
+        def recall_and_cancel(cache, probe, n_cells, rounds, goes_on):
+            if rounds == 1:
+                session.cancel()
+            return recall(cache, probe, n_cells, rounds, lambda *done: n_heads.append(done) or goes_on(*done))
+
+        monkeypatch.setattr(archive, "recall", recall_and_cancel)
+        said(session, n=3 * SETTINGS["block"])
+        assert session.stats.finish_reason == "cancelled"
+        assert n_heads[-1] == (0, 4)  # no head was scanned after the cancel
+
+
 def test_with_an_archive_keys_stay_up_to_the_trained_context(open_runtime):
     """Without one they are turned from its half on."""
-    with open_runtime(**ARCHIVED | {"reposition": "auto"}) as rt, rt.session() as session:
+    with open_runtime(**ARCHIVED | {"reposition": "auto", "archive": "4MiB"}) as rt, rt.session() as session:
         session.read(words(250))
         assert rt.model.n_ctx_train // 2 < session.n_past < rt.model.n_ctx_train - 100
         said(session, n=2)
@@ -205,14 +430,14 @@ def use_instead(archive, path):
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_a_disk_that_is_full_or_fails_ends_no_reply(archived, at_once):
+def test_a_disk_that_is_full_or_fails_ends_no_reply(archived, at_once, monkeypatch):
     """/dev/full takes nothing, and what it gives is not what was written."""
     with archived.session() as session:
         archive = session._conversation.state.archive
         if at_once:
-            use_instead(archive, "/dev/full")
+            monkeypatch.setattr(session_archive, "temp_file", lambda _place: FileIO("/dev/full", "r+"))
             session.read(words(150))
-            assert "cannot be written: No space left on device" in archive.failure
+            assert "cannot be written: No space left on device; tokens from 0 on are forgotten" in archive.failure
             assert archive.n_tokens == 0
         else:
             session.read(words(150))
@@ -225,45 +450,15 @@ def test_a_disk_that_is_full_or_fails_ends_no_reply(archived, at_once):
         assert session.stats.recalled_cells == 0
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"policy": "h2o"}, "does not go with policy=h2o"),
-        ({"policy": "keydiff+critical"}, r"does not go with policy=keydiff\+critical"),
-        ({"policy": "keydiff+merge"}, r"without carried scores, \+critical, \+merge and replay"),
-        ({"policy": "replay"}, "does not go with policy=replay"),
-        ({"focus_policy": "snapkv"}, "does not go with focus_policy=snapkv, which reads texts with a probe"),
-        ({"gpu_layers": 1}, "does not go with gpu_layers=1, which keeps cells on a device"),
-        ({"archive": "much"}, "much"),
-    ],
-)
-def test_what_does_not_go_with_an_archive_is_refused(options, message):
-    with pytest.raises(ConfigError, match=message):
-        edgekv.Options(**{"archive": "1MiB"} | options)
-
-
-def test_a_folder_that_takes_no_file_is_named(open_runtime, tmp_path, monkeypatch):
+def test_a_folder_that_takes_no_file_is_named_when_something_is_evicted(open_runtime, tmp_path):
     folder = tmp_path / "gone"
-    with open_runtime(**ARCHIVED, swap_dir=folder) as rt:
+    with open_runtime(**ARCHIVED, swap_dir=folder) as rt, rt.session() as session:
         folder.rmdir()
-        with pytest.raises(SessionFileError, match=f"{folder} takes no archive"):
-            rt.session()
-
-
-def test_archives_lie_on_a_disk(monkeypatch, tmp_path):
-    monkeypatch.setattr("edgekv.archive.folders.is_in_memory", lambda folder: True)
-    assert archive_folder(None) == "/var/tmp"
-    assert archive_folder(str(tmp_path)) == str(tmp_path)  # a folder that was named is taken as it is
-    monkeypatch.setattr("edgekv.archive.folders.is_in_memory", lambda folder: False)
-    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
-    assert archive_folder(None) == str(tmp_path)
-
-
-def test_the_kind_of_a_file_system_is_that_of_the_innermost_mount(monkeypatch):
-    mounts = "/dev/sda / ext4 rw 0 0\ntmpfs /tmp tmpfs rw 0 0\n/dev/sdb /tmp/my\\040disk ext4 rw 0 0\n"
-    read = Path.read_text
-    monkeypatch.setattr(
-        Path, "read_text", lambda path, *encoding: mounts if str(path) == "/proc/self/mounts" else read(path)
-    )
-    found = {name: is_in_memory(Path(name)) for name in ("/var", "/tmp", "/tmp/x/y", "/tmp/my disk/z")}
-    assert found == {"/var": False, "/tmp": True, "/tmp/x/y": True, "/tmp/my disk/z": False}
+        assert said(session, "Hi", n=2)
+        assert session.stats.archive_failure == ""
+        session.read(words(150))
+        assert said(session, n=2)
+        stats = session.stats
+        assert f"{folder} takes no archive: No such file or directory; tokens from 0 on" in stats.archive_failure
+        assert (stats.archived_tokens, stats.recallable_tokens) == (0, 0)
+        assert stats.forgotten_tokens == stats.tokens_seen - stats.kept_tokens > 0

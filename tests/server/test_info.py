@@ -23,6 +23,17 @@ def test_replies_are_counted_by_name():
     assert {*expected} <= {*told}
 
 
+def test_archives_are_counted():
+    metrics = Metrics()
+    figures = {"seen": 20, "kept": 15, "evicted": 5, "evictions": 2, "peak_bytes": 99, "ceiling_bytes": 100, "budget": 64}
+    recalled = {"archived": 5, "recalls": 2, "recalled_cells": 32, "recall_s": 0.5, "archived_bytes": 1000}
+    for failed in (False, True):
+        metrics.count_reply(Usage(10, 4, 7, 1, **figures, **recalled, archive_failed=failed), 1.0)
+    told = metrics.text({}).decode().splitlines()
+    totals = {"recalls": 4, "recalled_cells": 64, "recall_seconds": 1, "archived_bytes": 2000, "archive_failures": 1}
+    assert {*(f"edgekv_{name}_total {n:.1f}" for name, n in totals.items()), "edgekv_archived_tokens 5.0"} <= {*told}
+
+
 def test_models(ask):
     (model,) = ask("/v1/models").json()["data"]
     assert model["object"] == "model"

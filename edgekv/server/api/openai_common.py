@@ -215,8 +215,9 @@ def edgekv_of(usage: Usage, reason: Reason, not_applied: Sequence[str] = ()) -> 
 
     not_applied: names of what was left out of the request
     """
-    names = ("seen", "kept", "evicted", "evictions", "peak_bytes", "ceiling_bytes", "budget")
+    names = ("seen", "kept", "evicted", "archived", "evictions", "peak_bytes", "ceiling_bytes", "budget")
     told = {name: getattr(usage, name) for name in names} | {"finish_reason": reason} | relaxed_of(usage)
+    told |= {"archive_failed": True} if usage.archive_failed else {}
     return told | ({"not_applied": [*not_applied]} if not_applied else {})
 
 

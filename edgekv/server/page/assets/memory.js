@@ -2,7 +2,10 @@
 
 import { byId, count, element, mebibytes, svg } from "./dom.js";
 
-export const LEVELS = [0, 1, 2, 3, 4]; // as `edgekv inspect` has them: none, and quarters of the heads
+const ARCHIVED = 5; // no head holds it, but a recall can bring it back
+export const LEVELS = [0, 1, 2, 3, 4, ARCHIVED]; // as `edgekv inspect` has them: none, quarters of the heads, archived
+
+const NAMES = ["no head", ...[25, 50, 75, 100].map((share) => `up to ${share} % of the heads`), "no head, but archived"];
 
 /** Memory in bytes: what is held (null where it is not known), the peak, the ceiling, and what cells take of it. */
 export function showMemory({ held, peak, ceiling, cells }) {
@@ -30,6 +33,7 @@ export function showFigures(figures) {
         "Tokens seen": figures.seen,
         "Tokens kept": figures.kept,
         "Tokens evicted": figures.evicted,
+        ...(figures.archived ? { "Of these archived": figures.archived } : {}),
         "Evictions for this reply": figures.evictions,
         "Budget, in cells": figures.budget,
       }
@@ -55,8 +59,12 @@ export function showMap(coverage) {
   const map = byId("map");
   map.setAttribute("viewBox", `0 0 ${Math.max(1, at)} 1`);
   map.replaceChildren(...LEVELS.map((level) => svg("path", { class: `s${level}`, d: lines[level] })));
-  const share = at && `${Math.round((100 * (at - lengths[0])) / at)} %`;
-  byId("share").textContent = at ? `${share} of the text is held by at least one head` : "It is known after a reply.";
+  const part = (length) => `${Math.round((100 * length) / at)} %`;
+  const share = at && part(at - lengths[0] - lengths[ARCHIVED]);
+  const archived = lengths[ARCHIVED] ? `, ${part(lengths[ARCHIVED])} is archived` : "";
+  byId("share").textContent = at
+    ? `${share} of the text is held by at least one head${archived}`
+    : "It is known after a reply.";
   map.setAttribute("aria-label", at ? `A map of the conversation: ${share} of it is kept` : "An empty map");
   byId("show-kept").disabled = at === 0;
 }
@@ -66,7 +74,7 @@ export function openKept(coverage) {
   byId("legend").replaceChildren(
     "Held by: ",
     ...LEVELS.flatMap((level) => [
-      element("span", { class: `s${level}` }, level ? `up to ${25 * level} % of the heads` : "no head"),
+      element("span", { class: `s${level}` }, NAMES[level]),
       " ",
     ]),
   );
