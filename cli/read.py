@@ -25,7 +25,7 @@ from edgekv.store.snapshot_file import sizes_of
 from .files import text_files
 from .measure_heads import MeasureHeads, measure_at_first_use
 from .render import print_footer, reading_bar, say
-from .shared_options import System, opened, with_common_options
+from .shared_options import System, opened, with_common_options, without_archive
 
 PARTIAL = ".partial"  # ends the name of what was read in part
 INTERRUPTED = 130
@@ -61,6 +61,7 @@ def read(
         owned.note(replaced)
     with ExitStack() as stack:
         files = stack.enter_context(text_files(file))
+        runtime = without_archive(runtime)
         if measure_heads:
             measure_at_first_use(runtime)
         rt = stack.enter_context(opened(runtime))

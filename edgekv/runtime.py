@@ -256,7 +256,8 @@ class Runtime:
 
     def _opened(self, conversation: Conversation, start: Snapshot | None = None) -> Session:
         general = "" if self.options.reads_alone else GENERAL_QUESTION
-        return Session(self._engine, conversation, start, able_to_focus=self.options.probes_texts, general=general)
+        able, recalls = self.options.probes_texts, self.options.archives
+        return Session(self._engine, conversation, start, able_to_focus=able, recalls=recalls, general=general)
 
     def close(self) -> None:
         """Free the model and its cells. Open sessions end with it; a reply that is under way is cancelled first."""

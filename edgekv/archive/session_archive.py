@@ -91,6 +91,7 @@ class Archive:
             self._rows.close()
         if self._file is not None:
             self._file.close()
+        self._rows = self._file = None
 
     @property
     def positions(self) -> tuple[int, int]:
@@ -115,13 +116,15 @@ class Archive:
         """Bytes that the file may still grow by."""
         return 0 if self._file is None else max(0, self._limit_bytes - os.fstat(self._file.fileno()).st_size)
 
+    @property
+    def is_whole(self) -> bool:
+        """True if every token that was evicted is archived."""
+        begin, end = self.positions
+        return begin == 0 < end and not self.failure
+
     def n_recallable(self, cache: Cache) -> int:
         """Return how many tokens have archived rows and no cell, on average over heads."""
         begin, end = self.positions
-        if begin == end or cache.n_cells == cache.n_past:
-            return 0
-        if begin == 0 and not self.failure:  # all that was evicted is archived
-            return cache.n_past - cache.n_cells
         held = [cache.kept_positions(*at) for at in cache.heads]
         n_held = sum(np.count_nonzero((it >= begin) & (it < end)) for it in held) / max(1, len(held))
         return end - begin - round(n_held)

@@ -269,7 +269,7 @@ class Estimator:
 
 def _archive_bytes(shape: structs.Shape, options: Options) -> int:
     """Return the bytes that archives hold and a recall takes."""
-    if not options.archives:
+    if not options.archives or not shape.n_head_total:
         return 0
     numbers = options.probe_cells, recalled_cells(options.spare_cells)
     return options.parallel * int(library.load().edgekv_archive_estimate_bytes(ctypes.byref(shape), *numbers))

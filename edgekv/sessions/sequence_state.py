@@ -66,7 +66,6 @@ class SequenceState:
     is_in_checkpoint: it is swapped out as a checkpoint, and has no other copy
     figures: the tokens that it has read and generated, and its cells per head, as they were last noted: at the end of
         every call, pause and block. Any thread may read them, and call `pending_after`. All else needs the turn
-    n_recallable: tokens with archived rows and no cell, on average over heads, as noted at the end of a call
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class SequenceState:
         self.block_loop = block_loop
         self._known = _Known()
         self.figures = 0, 0
-        self.n_recallable = 0
+        self._n_recallable = 0  # while an archive lacks some, as noted at the end of a call
         self._unfinished: Callable[[], None] | None = None  # an interrupted change, made again at the next use
 
     @property
@@ -105,9 +104,18 @@ class SequenceState:
             cache = self.block_loop.cache
             self.work, self.figures = self.block_loop.work, (cache.n_past, cache.n_cells)
 
+    @property
+    def n_recallable(self) -> int:
+        """Tokens with archived rows and no cell, on average over heads, as of `figures`. Any thread may ask."""
+        n_past, n_cells = self.figures
+        if self.archive is None or n_cells >= n_past:
+            return 0
+        return n_past - n_cells if self.archive.is_whole else self._n_recallable
+
     def note_recallable(self) -> None:
-        """Update the number of recallable tokens, with the cells."""
-        self.n_recallable = 0 if self.archive is None else self.archive.n_recallable(self.block_loop.cache)
+        """Note the number of recallable tokens, with the cells."""
+        if self.archive is not None and not self.archive.is_whole:
+            self._n_recallable = self.archive.n_recallable(self.block_loop.cache)
 
     def empty(self) -> None:
         """Note that its cells were given to another conversation."""

@@ -142,7 +142,6 @@ def test_archives_of_one_engine_promise_no_byte_twice(disk, tmp_path):
     archives[0]._file.write(bytes(400))
     assert space.limit() == (FREE - 600) // 4
     archives[0].close()
-    archives.clear()
     assert space.limit() == FREE // 4
 
 

@@ -73,6 +73,16 @@ def test_it_recalls_again_after_each_eviction_of_a_reply(archived):
         assert stats.recalled_cells == RECALLED * stats.recalls
 
 
+def test_sessions_that_follow_closed_ones_have_archives(open_runtime):
+    with open_runtime(**ARCHIVED | {"archive": "auto"}) as rt:
+        for _ in range(3):
+            session = rt.session()
+            session.read(words(150))
+            said(session, n=2)
+            assert (session.stats.recalled_cells, session.stats.archive_failure) == (RECALLED, "")
+            session.close()
+
+
 def test_what_fits_is_neither_recalled_nor_archived(archived):
     with archived.session() as session:
         said(session, "Hi", n=8)
@@ -284,6 +294,31 @@ def test_a_restored_session_of_which_nothing_was_evicted_forgets_nothing(archive
         said(session, n=2)
         assert figures(session)[1] == 0
         assert session.stats.archived_tokens > 100
+
+
+def history(text, question):
+    return [{"role": "system", "content": text}, {"role": "user", "content": question}]
+
+
+def asked(runtime, messages):
+    """What a new session says to a history, as a server asks; the tokens that it did not read; what it forgot."""
+    with runtime.session(log=True) as session, runtime.stored(messages) as stored:
+        options = {"focus": True, "shared": stored.n_opening, "max_tokens": 8, "sampling": GREEDY}
+        reply = "".join(session.continue_from(messages, **options))
+        return reply, session.stats.reused_tokens, session.stats.forgotten_tokens
+
+
+@pytest.mark.parametrize(("n_words", "is_shared"), [(8, True), (60, False)])
+def test_a_session_that_begins_with_a_shared_beginning_says_what_it_says_alone(open_runtime, n_words, is_shared):
+    """So it forgets nothing: a beginning is shared only if nothing was evicted of it."""
+    questions = [words(80, "some"), "What?"]
+    with open_runtime(**ARCHIVED | {"archive": "4MiB"}) as rt:
+        alone = [asked(rt, history(words(n_words), question)) for question in questions[:1]]
+    with open_runtime(**ARCHIVED | {"archive": "4MiB"}) as rt:
+        asked(rt, history(words(n_words), questions[1]))
+        reply, n_reused, n_forgotten = asked(rt, history(words(n_words), questions[0]))
+        assert (reply, n_forgotten) == (alone[0][0], 0)
+        assert (n_reused > 0) == is_shared
 
 
 def test_a_swapped_session_keeps_its_archive(archived):

@@ -25,7 +25,7 @@ def test_replies_are_counted_by_name():
 
 def test_archives_are_counted():
     metrics = Metrics()
-    figures = {"seen": 20, "kept": 15, "evicted": 5, "evictions": 2, "peak_bytes": 99, "ceiling_bytes": 100, "budget": 64}
+    figures = {"seen": 20, "kept": 15, "evicted": 5, "evictions": 2, "peak_bytes": 9, "ceiling_bytes": 9, "budget": 64}
     recalled = {"archived": 5, "recalls": 2, "recalled_cells": 32, "recall_s": 0.5, "archived_bytes": 1000}
     for failed in (False, True):
         metrics.count_reply(Usage(10, 4, 7, 1, **figures, **recalled, archive_failed=failed), 1.0)
