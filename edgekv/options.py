@@ -30,7 +30,7 @@ RPC_TIMEOUT_S, MOST_TIMEOUT_S = 600.0, 7 * 24 * 3600.0
 REPLAY_TOKENS = 48  # longest instruction before a block that is replayed
 DRAFT_TOKENS = 3  # tokens; a draft and the token before it make four rows, which matrix kernels multiply at once
 DEFAULT_MEMORY = "256MiB"
-DEFAULT_ARCHIVE = "off"  # or "auto", or a size
+DEFAULT_ARCHIVE = "off"
 KV_TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}  # enum ggml_type
 COARSE_TYPES = ("q4_0",)  # types whose steps are too large for means of cells
 

@@ -25,7 +25,7 @@ class RowArchive:
     def __init__(self, cache: Cache, fd: int, begin: int, limit_bytes: int) -> None:
         self._library = library.load()
         self._handle = c.c_void_p()
-        self._work = c.c_void_p()  # of a recall in steps, until the next one
+        self._work = c.c_void_p()  # the recall that `begin_recall` began
         library.call("edgekv_archive_open", cache.handle, fd, begin, limit_bytes, c.byref(self._handle))
 
     def close(self) -> None:

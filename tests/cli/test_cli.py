@@ -24,7 +24,8 @@ def test_ask_json_prints_one_object_and_nothing_else(model, book):
         *("answer", "model", "policy", "budget_cells", "block", "kv_type", "prompt_tokens", "generated_tokens"),
         *("finish_reason", "evictions", "repositions", "budgets", "kv_bytes", "focus", "memory", "timing"),
         *("drafted_tokens", "accepted_tokens", "passes", "tokens_seen", "kept_tokens", "forgotten_tokens"),
-        *("recalls", "recalled_cells", "archived_tokens"),
+        *("recalls", "recalled_cells", "scanned_tokens", "archived_tokens", "recallable_tokens", "archived_bytes"),
+        "archive_failure",
     }
     assert set(report["memory"]) == {
         *("ceiling_bytes", "planned_peak_bytes", "peak_rss_bytes", "times_over_ceiling", "parts"),
@@ -34,7 +35,7 @@ def test_ask_json_prints_one_object_and_nothing_else(model, book):
     assert report["memory"]["peak_rss_bytes"] <= report["memory"]["ceiling_bytes"]
     assert set(report["timing"]) == {
         *("load_s", "prefill_s", "ttft_s", "prefill_tok_per_s", "decode_tok_per_s"),
-        *("probe_s", "score_s", "compact_s", "recall_s", "first_pass_s"),
+        *("probe_s", "score_s", "compact_s", "recall_s", "archive_s", "first_pass_s"),
     }
     assert (report["budget_cells"], report["block"], report["policy"]) == (64, 32, "keydiff(rope=off)")
     assert report["prompt_tokens"] > 400

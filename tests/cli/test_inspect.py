@@ -56,6 +56,7 @@ def test_json_is_one_object_of_plain_figures(report):
     assert set(report) - {"page"} == {
         *("model", "policy", "focus", "budget_cells", "block", "kv_type", "prompt_tokens", "evictions", "repositions"),
         *("peak_rss_bytes", "question", "answer", "budgets", "pieces", "counts", "heads", "keys", "pictures"),
+        "archived",
     }
     assert (report["policy"], report["budget_cells"], report["answer"]) == ("snapkv+ada", 64, "")
     assert HOSTILE in "".join(report["pieces"])

@@ -301,7 +301,7 @@ def history(text, question):
 
 
 def asked(runtime, messages):
-    """What a new session says to a history, as a server asks; the tokens that it did not read; what it forgot."""
+    """Return a new session's reply to a history, and its numbers of reused and forgotten tokens."""
     with runtime.session(log=True) as session, runtime.stored(messages) as stored:
         options = {"focus": True, "shared": stored.n_opening, "max_tokens": 8, "sampling": GREEDY}
         reply = "".join(session.continue_from(messages, **options))
@@ -378,7 +378,7 @@ class Stopped(Exception):  # noqa: N818  (an interrupt)
 @pytest.mark.parametrize("how", ["cancel", "interrupt"])
 @pytest.mark.parametrize("after", [0, 3, 5])
 def test_a_recall_ends_between_heads(archived, how, after):
-    """What was scanned by then is given up; the round before stays, and the next question finds what it finds."""
+    """The round before stays, and the next question recalls as ever."""
     with archived.session() as session, archived.session() as fresh:
         session.read(words(150))
 
