@@ -15,6 +15,7 @@ from edgekv.archive.folders import disk_folder, is_in_memory
 from edgekv.archive.space import ArchiveSpace, free_share
 from edgekv.binding.row_archive import SEGMENT_TOKENS
 from edgekv.errors import ConfigError
+from edgekv.generation.sampler import GREEDY
 from edgekv.options import Options
 from edgekv.store.temp_array import temp_file
 
@@ -158,3 +159,21 @@ def test_the_kind_of_a_file_system_is_that_of_the_innermost_mount(monkeypatch):
     )
     found = {name: is_in_memory(Path(name)) for name in ("/var", "/tmp", "/tmp/x/y", "/tmp/my disk/z")}
     assert found == {"/var": False, "/tmp": True, "/tmp/x/y": True, "/tmp/my disk/z": False}
+
+
+def test_two_runtimes_in_one_folder_leave_nothing_when_they_are_killed(open_runtime, tmp_path, workers):
+    """Each has files without names, and recalls from its own."""
+    options = {"policy": "keydiff", "archive": "4MiB", "reposition": "never", "swap_dir": tmp_path}
+    with open_runtime(**options) as here, open_runtime(**options, isolated=True) as isolated:
+        sessions = [rt.session() for rt in (here, isolated)]
+        for session in sessions:
+            session.read(words(150))
+        said = ["".join(session.chat("What?", max_tokens=8, sampling=GREEDY)) for session in sessions]
+        assert said[0] == said[1]
+        assert [session.stats.recalled_cells for session in sessions] == [16, 16]
+        assert list(tmp_path.iterdir()) == []
+        (worker,) = workers
+        worker.kill()
+        worker.wait()
+        assert list(tmp_path.iterdir()) == []
+        assert "".join(sessions[0].chat("And?", max_tokens=2))
