@@ -12,7 +12,10 @@ ON_DISK = "/var/tmp"  # temporary files that outlast a restart, so it is on a di
 
 def disk_folder() -> str | None:
     """Return the folder of temporary files that lies on a disk: that of TMPDIR, or /var/tmp; None = neither does."""
-    folders = (tempfile.gettempdir(), ON_DISK)
+    try:
+        folders = (tempfile.gettempdir(), ON_DISK)
+    except OSError:  # no folder takes a file
+        return None
     return next((it for it in folders if os.access(it, os.W_OK) and not is_in_memory(Path(it))), None)
 
 

@@ -300,7 +300,7 @@ class BlockLoop:
         part_ends: end of each part of the probe; empty = one part (`Cache.probe`)
         want_logits: compute the logits of the last token, for a reply. The last tokens of a probed or replayed prompt
             are fed after the last compaction (`_n_held`). With an archive those of any prompt are, for a quarter of the
-            spare cells, and first they recall what they need
+            spare cells and at most a probe, and first they recall what they need
         observe: called with each token before it is fed, while the logits of the one before are there. Tokens are then
             fed one by one, without a probe, by a policy that feeds no block again
         while_recalling: called between the heads that a recall scans; returns False to stop (`Archive.recall`)
@@ -310,7 +310,8 @@ class BlockLoop:
         if self.archive is not None:
             self.archive.asked = ()
         recalls = self.archive is not None and want_logits and observe is None
-        n_held = max(1, self._options.spare_cells // 4) if recalls else self._n_held(probe) if want_logits else 0
+        n_recalling = max(1, min(self._options.spare_cells // 4, self._options.probe_tokens))
+        n_held = n_recalling if recalls else self._n_held(probe) if want_logits else 0
         held = HeldBack(tokens, n_held)
         block: list[int] = []
         for block, is_last in with_last(blocks(held, self._options.block)):

@@ -85,7 +85,7 @@ def test_inspect_has_three_shades(model, text_file, tmp_path):
 
 
 def inspected_without(asked, page):
-    assert json.loads(run_here(*asked).stdout)["archived"] == [0, 0]
+    assert json.loads(run_here(*asked, "--archive", "off").stdout)["archived"] == [0, 0]
     return page.read_text()
 
 

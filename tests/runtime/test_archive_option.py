@@ -131,6 +131,14 @@ def test_archives_lie_on_a_disk(monkeypatch, tmp_path):
     assert disk_folder() == str(tmp_path)
 
 
+def test_where_no_folder_takes_a_file_there_is_none_for_archives(monkeypatch):
+    def no_folder():
+        raise FileNotFoundError("No usable temporary directory found")
+
+    monkeypatch.setattr("tempfile.gettempdir", no_folder)
+    assert disk_folder() is None
+
+
 def test_archives_of_one_engine_promise_no_byte_twice(disk, tmp_path):
     assert free_share(str(tmp_path)) == FREE // 4
     assert free_share(str(tmp_path), FREE - 40) == 10

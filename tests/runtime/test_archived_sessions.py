@@ -83,6 +83,15 @@ def test_sessions_that_follow_closed_ones_have_archives(open_runtime):
             session.close()
 
 
+def test_a_prompt_of_long_blocks_recalls_with_a_probe_of_its_end(open_runtime):
+    """A quarter of the spare cells may be more than a probe holds."""
+    with open_runtime(**ARCHIVED | {"block": 128, "probe_tokens": 16}) as rt, rt.session() as session:
+        session.read(words(150))
+        said(session, words(20), n=2)
+        assert session.stats.recalled_cells == 64
+        assert len(session._conversation.state.archive.asked) == 16
+
+
 def test_what_fits_is_neither_recalled_nor_archived(archived):
     with archived.session() as session:
         said(session, "Hi", n=8)
