@@ -45,7 +45,7 @@ def inspect(
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Write one self-contained page of HTML.")] = None,
     pictures: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write PNG pictures; needs edgekv[eval].")
+        Path | None, typer.Option(metavar="FOLDER", help="Write PNG pictures; needs the extra eval.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

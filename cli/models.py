@@ -100,29 +100,35 @@ def rm(
     name: Name,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Remove it without asking.")] = False,
 ) -> None:
-    """Remove a model from the cache of Hugging Face, where `edgekv pull` puts it."""
+    """Remove a model that `edgekv pull` brought. Those in the cache of Hugging Face are other programs', too."""
     from edgekv.models.caches import hugging_face
 
     model = _removable(name)
     what = f"{model.name}, {format_size(model.file_bytes)}, {model.path}"
+    shared = "" if isinstance(model, KnownModel) else " Other programs that use this cache lose it too."
     if not yes:
         if not sys.stdin.isatty():
             raise ConfigError(f"this removes {what}; say --yes")
-        if not typer.confirm(f"Remove {what}? Other programs that use this cache lose it too.", err=True):
+        if not typer.confirm(f"Remove {what}?{shared}", err=True):
             raise typer.Exit(1)
-    n_bytes = hugging_face.remove(model)
+    if isinstance(model, KnownModel):
+        n_bytes = model.file_bytes
+        model.fetched_path.unlink()
+    else:
+        n_bytes = hugging_face.remove(model)
     print(f"removed {model.name}, {format_size(n_bytes)}")
 
 
-def _removable(name: str) -> FoundModel:
-    """Return the cached model of a name. Raises ConfigError for a model of another program."""
+def _removable(name: str) -> FoundModel | KnownModel:
+    """Return the model of a name that `edgekv pull` brought. Raises ConfigError for one that came in another way."""
     from edgekv.models.caches import find_cached
 
     for known in known_models():
         if name == known.name:
-            raise ConfigError(
-                f"{name!r} comes in the package {known.package}; remove it with: pip uninstall {known.package}"
-            )
+            if known.fetched_path.is_file():
+                return known
+            package = known.requirement.partition("==")[0]
+            raise ConfigError(f"{name!r} comes in the package {package}; remove it with: pip uninstall {package}")
     model = find_cached(name)
     if model is None:
         find_model(name)  # raises, unless it is a path

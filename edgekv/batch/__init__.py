@@ -1,6 +1,6 @@
 """Batches: files of requests in OpenAI's format, answered once each, by one worker or many: `edgekv batch`.
 
-Needs the extra: pip install 'edgekv[server]'.
+Needs the extra `server`.
 
     requests.py, results_file.py       both files; run_config.py has the options that a batch was begun with
     endpoints.py                       bodies become requests to the model, and events become replies, as in the server

@@ -50,7 +50,7 @@ def look_up(name: str, ceiling_bytes: int) -> Iterator[RemoteModel]:
     ceiling_bytes: limit of the file that is chosen for a name without a quantisation (`choose`)
 
     Raises ModelNotFoundError, AmbiguousModelError, UnsupportedModelError and InvalidModelError for the hub's files,
-    DownloadError if it does not answer, and ConfigError without the extra edgekv[hub].
+    DownloadError if it does not answer, and ConfigError without the extra `hub`.
     """
     with tempfile.TemporaryDirectory(prefix="edgekv-hub-", ignore_cleanup_errors=True) as folder:
         yield _ask_child((name, folder, ceiling_bytes))

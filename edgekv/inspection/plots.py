@@ -1,4 +1,4 @@
-"""Plots of the kept tokens and keys, as PNG files. matplotlib comes with edgekv[eval]."""
+"""Plots of the kept tokens and keys, as PNG files. matplotlib comes with the extra `eval`."""
 
 from __future__ import annotations
 

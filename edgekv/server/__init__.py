@@ -1,6 +1,6 @@
 """A model under a memory ceiling for programs that speak HTTP: OpenAI's API and others. The command is `edgekv serve`.
 
-Needs the extra: pip install 'edgekv[server]'.
+Needs the extra `server`.
 
     reply_request.py           a request to the model and the events of its reply, in no API's words
     api_errors.py              errors of requests, which each API renders

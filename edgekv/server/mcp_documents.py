@@ -1,6 +1,6 @@
 """Documents for agents over MCP: a text is read once and saved under a name, and questions are answered from its cells.
 
-Needs the extra: pip install 'edgekv[mcp]'. The command is `edgekv mcp` (docs/mcp.md).
+Needs the extra `mcp`. The command is `edgekv mcp` (docs/mcp.md).
 """
 
 from __future__ import annotations

@@ -182,4 +182,4 @@ def test_the_extra_is_named_where_it_is_missing(command, tmp_path):
     line = command()
     done = subprocess.run([*line[:2], hidden + line[2], *line[3:]], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2
-    assert "needs pydantic, which is not installed; pip install 'edgekv[server]'" in done.stderr
+    assert 'needs pydantic, which is not installed; pip install "llguidance' in done.stderr

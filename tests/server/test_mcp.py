@@ -12,7 +12,7 @@ from command import SMALL, words
 import edgekv
 from edgekv.store.session_names import saved_names
 
-mcp = pytest.importorskip("mcp", reason="the extra edgekv[mcp] is not installed")
+mcp = pytest.importorskip("mcp", reason="the extra mcp is not installed")
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,7 @@ import importlib
 from typing import Any
 
 from edgekv.errors import PolicyError
+from edgekv.extras import install_command
 
 ERRORS_ONLY = 3
 
@@ -15,7 +16,7 @@ def required(package: str) -> Any:
     try:
         return importlib.import_module(package)
     except ImportError as error:
-        raise PolicyError(f"ONNX graphs need the package {package} ({error}); pip install 'edgekv[onnx]'") from error
+        raise PolicyError(f"ONNX graphs need the package {package} ({error}); {install_command('onnx')}") from error
 
 
 def new_session(model: str | bytes) -> Any:

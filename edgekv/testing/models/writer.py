@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from edgekv.errors import ConfigError
+from edgekv.extras import needed
 
 from .model_spec import QUANTIZATIONS, ModelSpec, RopeScaling
 from .tensors import TensorPlan, draw, plan_tensors
@@ -54,7 +55,7 @@ def write_tensors(
     """
     if quantization not in QUANTIZATIONS:
         raise ConfigError(f"quantization={quantization!r} is unknown; choose one of {QUANTIZATIONS}")
-    gguf = _import_gguf()
+    gguf = needed("gguf", "make")
     path = Path(path)
     types = [gguf.GGMLQuantizationType[quantization if plan.is_matrix else "F32"] for plan in plans]
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -77,16 +78,6 @@ def write_tensors(
     finally:
         unfinished.unlink(missing_ok=True)
     return path
-
-
-def _import_gguf() -> Any:
-    try:
-        import gguf
-    except ImportError as error:
-        raise ConfigError(
-            "making a model needs the 'gguf' package; install it with: pip install 'edgekv[make]'"
-        ) from error
-    return gguf
 
 
 def _write_header(gguf: Any, writer: Any, quantization: str, tensors: list[tuple[TensorPlan, Any]]) -> None:
