@@ -7,7 +7,6 @@ import os
 import pickle
 from contextlib import nullcontext
 from io import FileIO
-from pathlib import Path
 
 import pytest
 from small import SETTINGS, words
