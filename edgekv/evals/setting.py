@@ -146,7 +146,7 @@ class Setting:
             "recent": self.recent,
             "reposition": self.reposition,
             "evict_every": self.evict_every,
-            "archive": self.archive,
+            "archive": "off" if self.archive is None else self.archive,
         }
 
     def as_dict(self) -> dict[str, Any]:

@@ -214,7 +214,7 @@ def test_a_template_may_move_the_system_message(template, whole):
     assert filled(template, TALK) == whole
 
 
-ONE = (  # as TURNS, but it takes no further system message
+ONE = (  # TURNS, which refuses a further system message
     "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('one') }}{% endif %}"
     "<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 )

@@ -1,4 +1,4 @@
-"""What requests have in common with earlier ones is not read again, by whatever API: counted in tokens."""
+"""Requests read no tokens again that they have in common with earlier ones, by whatever API."""
 
 from __future__ import annotations
 

@@ -16,12 +16,12 @@ import httpx
 from children import LIMIT_S
 
 OF_HOP = {"host", "connection", "content-length", "transfer-encoding", "accept-encoding", "date", "server"}
-RESULTS = {'"tool_result"', '"role": "tool"', '"function_call_output"'}  # of tools, in the three APIs
+RESULTS = {'"tool_result"', '"role": "tool"', '"function_call_output"'}  # by API
 
 
 @dataclass
 class Directed:
-    """What the model replies, and the requests so far.
+    """Replies of the model as they are ordered, and the requests so far.
 
     tool, arguments: the tool that it calls in reply to a request without a tool's result; None = it calls none
     text: what it says otherwise
