@@ -299,16 +299,11 @@ class Options:
     def _archive_obstacle(self) -> str:
         """Return the option beside which an archived token has no place, and why; "" = there is none."""
         policy = self.parsed_policy
-        carries = policy.base.accumulates or policy.merges or policy.base.replays or "wo_norm" in policy.reads
         obstacles = [
             ("gpu_layers", self.gpu_layers or None, "keeps cells on a device"),
             ("rpc", self.rpc, "keeps cells on a server"),
             ("focus_policy", self.focus_policy, "reads texts with a probe, which recall takes the place of"),
-            (
-                "policy",
-                policy.spec if carries else None,
-                "needs more of a token than its rows, as carried scores, +critical, +merge and replay do",
-            ),
+            ("policy", policy.spec if policy.base.replays else None, "scores a token once, when its block is read"),
         ]
         return next((f"{name}={value}, which {why}" for name, value, why in obstacles if value is not None), "")
 
@@ -427,8 +422,8 @@ class Options:
 
     @property
     def may_merge(self) -> bool:
-        """True if cells may be means of evicted ones: an archived token is none, and coarse types round means away."""
-        return not (self.gpu_layers or self.servers or self.archives or self.kv_type in COARSE_TYPES)
+        """True if cells may be means of evicted ones: coarse types round means away."""
+        return not (self.gpu_layers or self.servers or self.kv_type in COARSE_TYPES)
 
     def recent_cells(self, budget: int, *, probed: bool = False) -> int:
         """Return the number of protected newest cells under a budget. probed: a probe or a replay scores"""

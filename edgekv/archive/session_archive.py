@@ -125,7 +125,7 @@ class Archive:
     def n_recallable(self, cache: Cache) -> int:
         """Return how many tokens have archived rows and no cell, on average over heads."""
         begin, end = self.positions
-        held = [cache.kept_positions(*at) for at in cache.heads]
+        held = [cache.positions(*at) for at in cache.heads]
         n_held = sum(np.count_nonzero((it >= begin) & (it < end)) for it in held) / max(1, len(held))
         return end - begin - round(n_held)
 

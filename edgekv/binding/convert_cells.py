@@ -66,7 +66,7 @@ def _fit(meta: SnapshotMeta, rows: Rows) -> None:
     turned = header.rope_past != header.n_past or not np.array_equal(carried.get("rope_position", position), position)
     if turned and not kind.repositions:
         raise ConfigError("its keys were moved to other positions, which reposition='never' forbids; use 'auto'")
-    if not rows.merges and carried.get("log_count", position[:0]).any():
+    if not rows.merges and carried.get("log_count", position[:0]).view(np.float32).max(initial=0) > 0:
         raise ConfigError(
             "its cells hold means of evicted ones, which only a policy with +merge counts; use such a one"
         )

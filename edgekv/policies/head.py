@@ -26,7 +26,7 @@ class Head:
     part_ends: (P,) how many rows come before the end of each part of a probe, ascending; none = they are one part
     accumulated: (n,) score that earlier scorings left with each cell
     wo_norm: (n,) the mean over the G query heads of norm1(V W_O[h])
-    counts: (n,) how many cells each is the mean of; None = each is itself alone
+    counts: (n,) how many cells each is the mean of, 0 = an archive gave it back; None = each is itself alone
     budget: in cells; tokens_seen: number when the last row was fed, None = its position + 1
     scale: of Q K^T, None = 1/sqrt(d); softcap: c of the model's attention, c tanh(x/c), 0 = none
     share: the head's share of the cells, at least 0, if a policy divides cells by shares

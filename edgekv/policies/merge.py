@@ -29,6 +29,8 @@ class Merge(Division):
     stay by their scores, as other cells do. A mean begins as one of the cells that would go, evenly over the text, and
     keeps its position.
 
+    A cell that an archive gave back goes into no mean and becomes none: one has it already.
+
     An eviction that turns keys to adjacent positions ends this: turned, means would be as near as the newest cells, and
     count as many as are far away. Means count as single cells from then on.
 
@@ -50,15 +52,17 @@ class Merge(Division):
 
     def keep_and_merge(self, head: Head, protection: Protection, budget: int) -> tuple[Indices, Indices]:
         """Return the cells to keep, and those of them that take in what goes, each ascending by position."""
-        old = np.zeros(len(head.positions), dtype=bool) if head.counts is None else head.counts > 1
+        counts = np.ones(len(head.positions)) if head.counts is None else head.counts
+        old = counts > 1
         protected = protection.mask(head.positions)
         n_protected = int(protected.sum())
         most = min(self.cells, (budget - n_protected) // CELLS_A_MEAN)
-        n_new = max(0, most - int(old.sum())) if len(head.positions) > budget else 0
+        n_new = max(0, most - int(old.sum())) if int((counts > 0).sum()) > budget else 0
         newest = np.sort(head.positions[old & ~protected])[::-1][: max(0, most)]
         stay = tuple((int(p), int(p) + 1) for p in newest)
         kept = self.inner.keep(head, replace(protection, pinned=protection.pinned + stay), budget - n_new)
         gone = head.order[~np.isin(head.order, kept)]
+        gone = gone[counts[gone] > 0]
         new = gone[new_means(len(gone), n_new)]
         means = np.concatenate([kept[old[kept]], new])
         return by_position(np.concatenate([kept, new]), head.positions), by_position(means, head.positions)

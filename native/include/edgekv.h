@@ -462,7 +462,8 @@ EDGEKV_API enum edgekv_status edgekv_cache_positions(
                                 char * err,
                               size_t   err_size);
 
-// Write how many cells each cell of one head stands for, in the order of edgekv_cache_positions: 1, or more if it is a mean.
+// Write how many cells each cell of one head stands for, in the order of edgekv_cache_positions: 1, or more if it is a mean; 0 if an
+// archive gave it back, so that it goes into no mean.
 EDGEKV_API enum edgekv_status edgekv_cache_counts(
            const struct edgekv_cache * cache,
                             uint32_t   layer,

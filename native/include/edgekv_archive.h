@@ -74,11 +74,13 @@ struct edgekv_recall {
 // the last probe. What a key gets is its largest softmax weight over the rows of the probe and the query heads of the group; the
 // softmax runs over all archived keys. Every head gets equally many cells, which the next feed goes after.
 //
+// A recalled cell has an accumulated score of 0, and its norm1(V W_O) is computed at the next eviction. It goes into no mean, which may
+// have it already. A mean holds the position that it began with, so that token is not recalled.
+//
 // Cells that the last recall filled are given up, if nothing was fed since. A probe between two recalls sees those of the first.
 //   n_cells of the result : as asked for, or fewer: the free cells, or what the head with the fewest archived tokens lacks
 //   EDGEKV_STATUS_INVALID_STATE  there was no probe; or tokens were fed that are not archived yet, though there is room for them
-//   EDGEKV_STATUS_UNSUPPORTED    keys were turned to other RoPE positions; or a policy carries what archived tokens have none of:
-//                                accumulated scores, norm1(V W_O), means
+//   EDGEKV_STATUS_UNSUPPORTED    keys were turned to other RoPE positions
 //   EDGEKV_STATUS_ARCHIVE        the file cannot be read or is not what was written; the cells are as before, or those of an earlier
 //                                recall are given up
 //   EDGEKV_STATUS_NOT_FINITE     a logit is NaN or infinite; the cells are as before

@@ -18,7 +18,7 @@
 //   uint32 order         (n_cells,)    of every head, its cells ascending by position
 //   float  accumulated   (n_cells,)    what scorings left with a cell, if kind.accumulates
 //   float  wo_norm       (n_cells,)    as edgekv_wo_norm writes it, if kind.wo_norms
-//   float  log_count     (n_cells,)    log of how many cells each is the mean of, if merges
+//   float  log_count     (n_cells,)    log of how many cells each is the mean of, if merges; -1e-30 if an archive gave it back
 //   rows, of which any bytes are possible, from byte rows_begin on:
 //       of every head, the keys and then the values of its cells
 //       of every row of queries, those of every layer (F32)

@@ -7,13 +7,15 @@ import tempfile
 
 import numpy as np
 import pytest
-from cache_arrays import read_rows
+from cache_arrays import output_projections, read_rows
 from reference_quant import rotate
 
 from edgekv.binding.cache import Cache
 from edgekv.binding.row_archive import RowArchive
+from edgekv.binding.snapshot_meta import CachedSource, SnapshotMeta
 from edgekv.errors import ArchiveError, ConfigError, NativeError, UnsupportedModelError
 from edgekv.policies import Head, parse_policy
+from edgekv.policies.critical import wo_norms
 from edgekv.policies.recall import recall_scores
 
 BLOCK, BUDGET = 32, 64
@@ -384,15 +386,51 @@ def test_what_cannot_be_recalled_is_refused(open_archived, file):
         archive.close()
 
 
-@pytest.mark.parametrize(
-    ("policy", "focus"), [("h2o", "h2o"), ("keydiff+critical", "snapkv"), ("keydiff+merge", "snapkv")]
-)
-def test_cells_that_carry_more_than_rows_are_not_recalled(open_archived, file, policy, focus):
-    with open_archived(policy=policy, focus_policy=focus) as rt:
+def carried(cache, name):
+    """(layer, head, position) -> what a cell carries by that name."""
+    meta = SnapshotMeta.read(CachedSource(cache))
+    values = np.split(meta.carried[name].view(np.float32), np.cumsum(meta.cells)[:-1])
+    places = np.split(meta.carried["position"].view(np.int32), np.cumsum(meta.cells)[:-1])
+    by_head = zip(cache.heads, places, values, strict=True)
+    return {(*at, int(p)): float(v) for at, of_head, its in by_head for p, v in zip(of_head, its, strict=True)}
+
+
+@pytest.mark.parametrize("policy", ["h2o", "ahakv", "snapkv(carry=0.5)"])
+def test_a_recalled_cell_begins_with_a_score_of_zero(open_archived, file, policy):
+    """As one that is fed. The others keep theirs, and at the next eviction all compete."""
+    with open_archived(policy=policy, focus_policy=None) as rt:
         cache, archive = archived(rt, file, tokens_of(N_TOKENS))
+        before = carried(cache, "accumulated")
+        assert max(before.values()) > 0
         cache.probe(tokens_of(12, seed=2))
-        with pytest.raises(UnsupportedModelError, match="no accumulated score"):
+        for _ in range(2):  # the second one takes the place of the first
             archive.recall(cache, 16, **SPAN)
+            now = carried(cache, "accumulated")
+            recalled = now.keys() - before.keys()
+            assert len(recalled) == 16 * len(HEADS)
+            assert now == before | dict.fromkeys(recalled, 0.0)
+        cache.feed(tokens_of(9, seed=5))
+        archive.append(cache)
+        cache.compact(rt.options.parsed_policy, BUDGET, n_sink=4, recent=8)
+        assert all(len(cache.positions(*at)) == BUDGET for at in HEADS)
+        archive.close()
+
+
+def test_recalled_cells_get_their_norms_at_the_next_eviction(open_archived, file):
+    with open_archived(policy="keydiff+critical") as rt:
+        cache, archive = archived(rt, file, tokens_of(N_TOKENS))
+        held = {at: set(cache.positions(*at).tolist()) for at in HEADS}
+        cache.probe(tokens_of(12, seed=2))
+        archive.recall(cache, 16, **SPAN)
+        cache.compact(rt.options.parsed_policy, BUDGET, n_sink=4, recent=8)
+        assert any(set(cache.positions(*at).tolist()) - held[at] for at in HEADS)  # some of them stay
+        norms = carried(cache, "wo_norm")
+        n_head = cache.queries(0, probed=True)[0].shape[0]
+        projections = output_projections(rt.plan.model, n_head, 2, cache.row_format(0).dim)
+        for layer, g in HEADS:
+            values = read_rows(cache, layer, g, values=True)
+            found = [norms[layer, g, p] for p in cache.positions(layer, g).tolist()]
+            np.testing.assert_allclose(found, wo_norms(values, projections[layer][g]), rtol=1e-4)
         archive.close()
 
 

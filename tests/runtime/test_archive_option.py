@@ -21,12 +21,8 @@ from edgekv.store.temp_array import temp_file
 
 FREE = 1 << 34  # bytes of a disk
 OBSTACLES = [
-    ({"policy": "h2o"}, "policy=h2o, which needs more of a token than its rows"),
-    ({"policy": "snapkv(carry=0.5)"}, r"policy=snapkv\(.*carry=0.5.*\), which needs more"),
-    ({"policy": "ahakv"}, "policy=ahakv, which needs more"),
-    ({"policy": "keydiff+critical"}, r"policy=keydiff\+critical, which needs more"),
-    ({"policy": "keydiff+merge"}, r"policy=keydiff\+merge, .* as carried scores, \+critical, \+merge and replay do"),
-    ({"policy": "replay"}, "policy=replay, which needs more"),
+    ({"policy": "replay"}, "policy=replay, which scores a token once, when its block is read"),
+    ({"policy": "replay+ada+merge"}, r"policy=replay\+ada.*\+merge, which scores a token once"),
     ({"focus_policy": "snapkv"}, "focus_policy=snapkv, which reads texts with a probe"),
     ({"gpu_layers": 1}, "gpu_layers=1, which keeps cells on a device"),
     ({"rpc": "localhost:50052", "isolated": True}, "rpc=localhost:50052, which keeps cells on a server"),
@@ -99,10 +95,10 @@ def test_the_plan_of_a_worker_has_the_same_archive(open_runtime):
 
 
 def test_no_archive_beside_its_obstacles_is_what_off_is(open_runtime):
-    with open_runtime(archive="auto", policy="h2o") as rt, open_runtime(archive="off", policy="h2o") as off:
+    with open_runtime(archive="auto", policy="replay") as rt, open_runtime(archive="off", policy="replay") as off:
         plan = rt.plan
         assert (plan.archive, plan.archive_bytes, plan.archive_token_bytes, plan.archive_tokens) == ("off", 0, 0, 0)
-        assert plan.archive_obstacle.startswith("policy=h2o, which")
+        assert plan.archive_obstacle.startswith("policy=replay, which")
         assert off.plan.archive_obstacle == ""
         assert off.plan.parts.bookkeeping == plan.parts.bookkeeping
         with rt.session() as session:

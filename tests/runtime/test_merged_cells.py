@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from cache_arrays import read_rows
 from cell_counts import counts_of
+from merged_heads import ROUNDING, held, is_as_merged
 from small import words
 
 import edgekv
@@ -17,15 +17,11 @@ from edgekv.binding.snapshot_meta import CachedSource, SnapshotMeta
 from edgekv.binding.structs import STAGING, CacheParams
 from edgekv.errors import ConfigError, UnsupportedModelError
 from edgekv.generation.sampler import GREEDY
-from edgekv.policies import Head, parse_policy
-from edgekv.policies.merge import N_ROUNDS, group_cells, merged
+from edgekv.policies import parse_policy
 from edgekv.policies.selection import Protection
 
 BLOCK, BUDGET, N_SINK, RECENT = 32, 64, 4, 16
 SPECS = ["keydiff+merge", "l2norm+merge(cells=6)", "sink+merge", "random+merge(cells=9)"]
-# Root mean square of what storing a mean changes, over the deviation of rows.
-ROUNDING = {"f16": 5e-4, "q8_0": 1e-2}
-SAME = 3e-5  # share of a distance within which float32 may take the other of two means
 
 
 @pytest.fixture(scope="module")
@@ -40,33 +36,6 @@ def tokens_of(n, seed=1):
     return np.random.default_rng(seed).integers(3, 250, n).tolist()
 
 
-def held(cache):
-    """Every head as the reference sees it; its cells ascending by position."""
-    return {
-        (layer, g): Head(
-            keys=read_rows(cache, layer, g),
-            values=read_rows(cache, layer, g, values=True),
-            positions=cache.positions(layer, g),
-            counts=counts,
-            budget=BUDGET,
-            layer=layer,
-            head=g,
-        )
-        for (layer, g), counts in counts_of(cache).items()
-    }
-
-
-def margin(gone, weights, means, counts):
-    """Return the least share by which the second mean is farther than the first, in any round."""
-    centers, least = means, np.inf
-    for _ in range(N_ROUNDS):
-        nearest = np.sort(((gone[:, None] - centers[None]) ** 2).sum(axis=2), axis=1)[:, :2]
-        least = min(least, ((nearest[:, 1] - nearest[:, 0]) / nearest[:, 1]).min())
-        groups = ((gone[:, None] - centers[None]) ** 2).sum(axis=2).argmin(axis=1)
-        centers = merged(means, counts, gone, weights, groups)
-    return least
-
-
 @pytest.mark.parametrize("kv_type", ROUNDING)
 @pytest.mark.parametrize("spec", SPECS)
 def test_means_and_counts_are_those_of_the_reference(open_merging, spec, kv_type):
@@ -75,34 +44,13 @@ def test_means_and_counts_are_those_of_the_reference(open_merging, spec, kv_type
         cache, policy, tokens = rt.block_loop.cache, rt.options.parsed_policy, tokens_of(10 * BLOCK)
         for i in range(0, len(tokens), BLOCK):
             if cache.n_cells + BLOCK > BUDGET + BLOCK:
-                before = held(cache)
+                before = held(cache, BUDGET)
                 cache.compact(policy, BUDGET, n_sink=N_SINK, recent=RECENT)
-                for place, found in held(cache).items():
+                for place, found in held(cache, BUDGET).items():
                     choice = policy.keep_and_merge(before[place], Protection(N_SINK, RECENT), BUDGET)
                     n_compared += is_as_merged(before[place], found, *choice, ROUNDING[kv_type])
             cache.feed(tokens[i : i + BLOCK])
     assert n_compared >= 0.75 * 7 * len(before)
-
-
-def is_as_merged(before, found, kept, taken, rounding):
-    """Compare a head after an eviction; returns False if float32 may have taken another mean."""
-    np.testing.assert_array_equal(found.positions, before.positions[kept])
-    gone, means = np.setdiff1d(np.arange(len(before.positions)), kept), np.isin(kept, taken)
-    keys, counts = before.keys, before.counts
-    if margin(keys[gone], counts[gone], keys[taken], counts[taken]) < SAME:
-        return False
-    groups = group_cells(keys[gone], counts[gone], keys[taken], counts[taken])
-    expected = counts[kept]
-    expected[means] += np.bincount(groups, counts[gone], len(taken))
-    np.testing.assert_array_equal(found.counts, expected)
-    for name in ("keys", "values"):
-        rows = getattr(before, name)
-        expected = rows[kept]
-        expected[means] = merged(rows[taken], counts[taken], rows[gone], counts[gone], groups)
-        error = getattr(found, name) - expected
-        assert not error[~means].any()
-        assert np.sqrt(np.mean(error[means] ** 2)) <= rounding * rows.std()
-    return True
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -114,10 +62,10 @@ def test_a_smaller_budget_holds_an_eighth_for_means(open_merging, spec):
         for i in range(3):
             cache.feed(tokens_of(BLOCK, seed=i))
             cache.compact(policy, BUDGET, n_sink=N_SINK, recent=RECENT)
-        before, budget = held(cache), N_SINK + RECENT + free
+        before, budget = held(cache, BUDGET), N_SINK + RECENT + free
         assert all((head.counts > 1).sum() > free // 8 for head in before.values())
         cache.compact(policy, budget, n_sink=N_SINK, recent=RECENT)
-        for place, found in held(cache).items():
+        for place, found in held(cache, BUDGET).items():
             choice = policy.keep_and_merge(before[place], Protection(N_SINK, RECENT), budget)
             is_as_merged(before[place], found, *choice, ROUNDING["f16"])
             assert found.counts.sum() == cache.n_past

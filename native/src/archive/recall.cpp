@@ -60,10 +60,6 @@ void Recall::check() const {
         throw Error(EDGEKV_STATUS_UNSUPPORTED, "archived keys have other RoPE positions than those of the cache, which were turned; recall "
                                                "before keys are turned, or open the cache without repositions");
     }
-    if (cache_.carries_more_than_rows()) {
-        throw Error(EDGEKV_STATUS_UNSUPPORTED, "an archived token has no accumulated score, no norm1(V W_O) and is no part of a mean; choose a "
-                                               "policy that carries none of these with its cells");
-    }
 }
 
 // As many as are free, and as the head with the fewest archived tokens lacks.

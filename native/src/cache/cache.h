@@ -79,7 +79,6 @@ struct edgekv_cache {
     uint32_t          n_open_used() const { return n_filled_; }   // cells of every head since the last eviction, the newest last
     uint32_t          n_recalled() const { return n_recalled_; }  // of these, the last ones, if nothing was fed since the recall
     uint32_t          n_probe() const { return window_ ? window_->n_probe() : 0; } // tokens of the last probe
-    bool              carries_more_than_rows() const; // scores, norms or counts that come with a cell
     size_t            first_row(uint32_t layer, uint32_t head) const { return head_of(layer, head).first; } // of its pool
     const std::vector<edgekv_layer> & layers() const { return layers_; }
     uint32_t          n_heads(uint32_t layer) const { return layer < layers_.size() ? layers_[layer].n_head_kv : 0; }

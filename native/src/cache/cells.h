@@ -17,6 +17,9 @@ struct CellParts {
     bool merges;      // how many cells each is the mean of
 };
 
+// The log_count of a cell that an archive gave back: it goes into no mean, for one has it already. Added to a logit it changes nothing.
+constexpr float recalled_log_count = -1e-30f;
+
 // One head's cells, n of them. All but `order` are indexed by cell.
 struct HeadCells {
     uint32_t   n;

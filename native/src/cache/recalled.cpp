@@ -6,8 +6,6 @@
 
 using namespace edgekv;
 
-bool edgekv_cache::carries_more_than_rows() const { return params_.accumulates != 0 || params_.wo_norms != 0 || params_.n_merged > 0; }
-
 edgekv_queries edgekv_cache::probe_queries(uint32_t il, uint32_t g, uint32_t n_rows, float * queries, int32_t * positions) const {
     const edgekv_layer & layer = layers_[il];
     const uint32_t       n     = n_rows > 0 ? std::min(n_rows, n_probe()) : n_probe();
@@ -21,6 +19,7 @@ void edgekv_cache::take_recalled(const std::vector<int32_t> & positions, uint32_
     n_drafted_ = 0;
     n_filled_ += n;
     n_recalled_ = n;
+    normed_     = 0; // the next eviction that reads norms computes all
     const int32_t * next = positions.data();
     for (uint32_t il = 0; il < layers_.size(); ++il) {
         for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g, next += n) {
@@ -29,6 +28,12 @@ void edgekv_cache::take_recalled(const std::vector<int32_t> & positions, uint32_
             std::copy_n(next, n, head.position + first);
             if (head.rope_position != nullptr) {
                 std::copy_n(next, n, head.rope_position + first); // no key was turned yet
+            }
+            if (head.accumulated != nullptr) {
+                std::fill_n(head.accumulated + first, n, 0.0f); // as if it was fed now
+            }
+            if (head.log_count != nullptr) {
+                std::fill_n(head.log_count + first, n, recalled_log_count);
             }
             std::iota(head.order + first, head.order + head.n, first);
             const auto is_earlier = [&](uint32_t a, uint32_t b) { return head.position[a] < head.position[b]; };

@@ -49,7 +49,11 @@ void write_rows(const MeanCells & cells, const MeanRows & rows, size_t n_groups,
 } // namespace
 
 float count_of(const float * log_counts, size_t cell) {
-    return log_counts == nullptr || log_counts[cell] == 0.0f ? 1.0f : std::round(std::exp(log_counts[cell]));
+    const float log_count = log_counts == nullptr ? 0.0f : log_counts[cell];
+    if (log_count <= 0.0f) {
+        return log_count < 0.0f ? 0.0f : 1.0f;
+    }
+    return std::round(std::exp(log_count));
 }
 
 size_t most_means(const edgekv_policy & policy, const Ranked & cells, const edgekv_protection & protection, size_t n_keep) {
@@ -65,11 +69,11 @@ size_t most_means(const edgekv_policy & policy, const Ranked & cells, const edge
 }
 
 size_t n_new_means(const edgekv_policy & policy, const Ranked & cells, size_t n_keep) {
-    if (policy.n_merged == 0 || cells.n <= n_keep) {
+    const auto count = [&](auto is) { return static_cast<size_t>(std::count_if(cells.order, cells.order + cells.n, is)); };
+    if (policy.n_merged == 0 || count([&](uint32_t cell) { return count_of(cells.log_counts, cell) > 0.0f; }) <= n_keep) {
         return 0;
     }
-    const auto of_many = [&](uint32_t cell) { return is_mean(cells, cell); };
-    const auto n_means = static_cast<size_t>(std::count_if(cells.order, cells.order + cells.n, of_many));
+    const size_t n_means = count([&](uint32_t cell) { return is_mean(cells, cell); });
     return cells.most_means - std::min(cells.most_means, n_means);
 }
 
@@ -77,17 +81,18 @@ void mark_means(const edgekv_policy & policy, const Ranked & cells, size_t n_new
     if (policy.n_merged == 0) {
         return;
     }
-    const auto n_gone = static_cast<size_t>(std::count_if(cells.order, cells.order + cells.n, [&](uint32_t cell) { return keep[cell] == 0; }));
+    const auto is_new = [&](uint32_t cell) { return keep[cell] == 0 && count_of(cells.log_counts, cell) > 0.0f; };
+    const auto n_gone = static_cast<size_t>(std::count_if(cells.order, cells.order + cells.n, is_new));
     size_t     n_old = 0, n_marked = 0, i_gone = 0;
     for (size_t i = 0; i < cells.n; ++i) {
         const uint32_t cell = cells.order[i];
-        if (keep[cell] == 0) { // the middle one of each of n_new parts
+        if (is_new(cell)) { // the middle one of each of n_new parts
             if (n_marked < n_new && i_gone == (2 * n_marked + 1) * n_gone / (2 * n_new)) {
                 keep[cell] = as_mean;
                 ++n_marked;
             }
             ++i_gone;
-        } else if (is_mean(cells, cell) && n_old + n_new < policy.n_merged) {
+        } else if (keep[cell] != 0 && is_mean(cells, cell) && n_old + n_new < policy.n_merged) {
             keep[cell] = as_mean;
             ++n_old;
         }

@@ -13,7 +13,8 @@ namespace edgekv {
 constexpr uint8_t  as_mean  = 2;          // marks a cell that stays, and takes others in
 constexpr uint32_t unmerged = UINT32_MAX; // the group of a cell that is in none
 
-// How many cells one is the mean of; 1 where it is itself alone. log_counts: as in Ranked
+// How many cells go into a mean with one: those that it is the mean of, 1 where it is itself alone, 0 where it was recalled.
+// log_counts: as in Ranked
 float count_of(const float * log_counts, size_t cell);
 
 // Means of a head that an eviction leaves whatever their scores: policy.n_merged, if it merges, and at most an eighth of what is not
@@ -23,7 +24,8 @@ size_t most_means(const edgekv_policy & policy, const Ranked & cells, const edge
 // Cells of a head that shall become means at an eviction, beside those that are means: cells.most_means together.
 size_t n_new_means(const edgekv_policy & policy, const Ranked & cells, size_t n_keep);
 
-// Once cells are marked to stay: mark n_new of the others to stay, evenly over the text, and all means `as_mean`.
+// Once cells are marked to stay: mark n_new of the others to stay, evenly over the text, and all means `as_mean`. Recalled cells become
+// none.
 void mark_means(const edgekv_policy & policy, const Ranked & cells, size_t n_new, uint8_t * keep);
 
 // Write the group of each of a head's cells: that of the mean with the nearest key, after two rounds of k-means. Groups are counted

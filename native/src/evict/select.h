@@ -14,7 +14,7 @@ struct Ranked {
     const int32_t *  positions;
     const uint32_t * order;
     size_t           n;
-    const float *    log_counts = nullptr; // log of how many cells each is the mean of; NULL = each is itself alone
+    const float *    log_counts = nullptr; // log of how many cells each is the mean of, as HeadCells has it; NULL = each is itself alone
     size_t           most_means = 0;       // that stay whatever their scores
 };
 
