@@ -79,7 +79,7 @@ class Program:
 
     def recall(self, seed):
         self.archive.append(self.cache)
-        kept, counts = ({p: it for p, it in of.items() if p not in self.given_up} for of in (self.rows(), self.counts()))
+        kept, counts = ({p: of[p] for p in of.keys() - self.given_up} for of in (self.rows(), self.counts()))
         self.cache.probe(tokens_of(12, seed))
         n = self.archive.recall(self.cache, N_RECALLED, **SPAN).n_cells
         now, recalled = self.rows(), self.rows().keys() - kept.keys()
