@@ -38,10 +38,11 @@ def test_a_recall_of_everything_gives_the_logits_of_a_full_cache(family_model, n
         archive.close()
 
 
+@pytest.mark.parametrize("policy", ["keydiff", "keydiff+merge"])
 @pytest.mark.parametrize("name", OF_EACH_STATE)
-def test_sessions_of_every_kind_recall(family_model, name):
+def test_sessions_of_every_kind_recall(family_model, name, policy):
     """A model without cells archives and recalls nothing."""
-    options = OPTIONS | {"block": 32, "archive": "1MiB", "reposition": "never"}
+    options = OPTIONS | {"policy": policy, "block": 32, "archive": "1MiB", "reposition": "never"}
     with edgekv.Runtime(family_model(name), **options) as rt, rt.session() as session:
         session.read("the old house by the river " * 20)
         list(session.chat("What is there?", max_tokens=4, sampling=GREEDY, ignore_eos=True))

@@ -165,3 +165,52 @@ def test_a_saved_session_of_an_archive_counts_on_without_one(open_archived, tmp_
 def test_coarse_types_have_no_means_beside_an_archive_either(open_archived):
     with pytest.raises(ConfigError, match=r"keydiff\+merge keeps means, and with kv_type=q4_0"):
         open_archived(kv_type="q4_0")
+
+
+POLICIES = [
+    "keydiff+merge",
+    "snapkv+ada+merge(cells=8)",
+    "tova+caote(rounds=2)+pyramid(beta=2)+merge",
+    "h2o+critical+merge",
+    "ahakv",
+    "snapkv(carry=0.5)+critical",
+]
+
+
+def said(session, question):
+    return "".join(session.chat(question, max_tokens=2 * BLOCK, sampling=GREEDY))
+
+
+def replies(runtime):
+    """Return what a session says before and after it rested."""
+    with runtime.session() as session, runtime.session() as other:
+        session.read(words(150))
+        found = [said(session, "What?")]
+        other.read(words(90, "other"))  # the first one is swapped out if there is one slot
+        found.append(said(session, "And then?"))
+        assert session.stats.recalled_cells >= N_RECALLED
+        assert (session.stats.archive_failure, session.stats.forgotten_tokens) == ("", 0)
+        return found
+
+
+@pytest.mark.usefixtures("talkative")
+@pytest.mark.parametrize("policy", POLICIES)
+def test_sessions_of_every_policy_recall_and_go_back(open_archived, policy):
+    with open_archived(policy) as rt:
+        alone = replies(rt)
+        with rt.session() as session:
+            session.read(words(150))
+            snapshot = session.snapshot()
+            for _ in range(2):
+                assert [said(session, "What?"), said(session, "And then?")] == alone
+                session.restore(snapshot)
+
+
+@pytest.mark.usefixtures("talkative")
+def test_a_session_that_carries_most_says_the_same_in_a_worker_and_beside_slots(open_archived):
+    options = ({}, {"isolated": True}, {"parallel": 2, "repack": False})
+    found = []
+    for more in options:
+        with open_archived("h2o+critical+merge", **more) as rt:
+            found.append(replies(rt))
+    assert found[0] == found[1] == found[2]

@@ -206,6 +206,11 @@ def test_sessions_go_on_under_the_default_of_fewer_cells(model, tmp_path, budget
     assert policies_of == [MERGED_POLICY if budget <= MOST_DIVIDED else UNTURNED_POLICY for budget in budgets]
 
 
+def test_the_default_of_few_cells_has_means_beside_an_archive(model):
+    with edgekv.Runtime(model, memory="4GiB", threads=1, budget=60, block=32, archive="1MiB") as rt:
+        assert (rt.options.parsed_policy.spec, rt.options.archives) == (MERGED_POLICY, True)
+
+
 @pytest.mark.parametrize(
     ("saved", "opened"),
     [("keydiff", "keydiff(rope=off)"), ("keydiff", DIVIDED_POLICY), (DIVIDED_POLICY, MERGED_POLICY)],
