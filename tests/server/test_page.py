@@ -168,7 +168,7 @@ def test_a_text_is_dropped_asked_about_and_gone_on_with(browser, address, gate):
 
         page.get_by_role("button", name="Show what is kept").click()
         text = page.get_by_role("region", name="The conversation in shades").locator("section").first.locator("p")
-        assert text.text_content() == f"{BOOK}\n\nWhat is it?"
+        assert text.text_content() == f"[file notes.txt]\n{BOOK}\n\nWhat is it?"
         assert text.locator("span.s0").count() > 0
         page.keyboard.press("Escape")
 
@@ -389,7 +389,7 @@ def test_a_message_is_edited(browser, address):
         finished(page)
         assert page.locator("li.user p.said").all_text_contents() == ["Another"]
         assert page.locator("li.assistant .said").all_text_contents() == ["three"]
-        assert sent(asked[-1]) == [("user", ["Some notes\n\n", "Another"])]
+        assert sent(asked[-1]) == [("user", ["[file notes.txt]\nSome notes\n", "Another"])]
         assert page.locator("#editing").is_hidden()
 
 
@@ -507,7 +507,7 @@ def test_a_failure_is_said_and_nothing_is_lost(browser, address, answer, message
         assert finished(page) == "The reply is complete."
         assert page.locator("li.assistant .said").all_text_contents() == ["whole"]
         bodies = [json.loads(request.post_data)["messages"] for request in asked]
-        parts = [{"type": "text", "text": text} for text in ("[file notes.txt]\nSome notes\n\n", "What?")]
+        parts = [{"type": "text", "text": text} for text in ("[file notes.txt]\nSome notes\n", "What?")]
         assert bodies == [[{"role": "user", "content": parts}]] * 2
 
 

@@ -18,10 +18,10 @@ export function bodyOf(messages, wishes) {
   });
 }
 
-/** A message as the API has it. A user's files are parts before what was asked about them. */
+/** A message as the API has it. A user's files are parts before what was asked; the server puts line breaks between parts. */
 function asSent({ role, text, files: sent = [] }) {
   if (sent.length === 0) return { role, content: sendable(text) };
-  const texts = [...sent.map((file) => `[file ${oneLine(file.name)}]\n${file.text}\n\n`), text];
+  const texts = [...sent.map((file) => `[file ${oneLine(file.name)}]\n${file.text}\n`), text];
   return { role, content: texts.map((part) => ({ type: "text", text: sendable(part) })) };
 }
 
