@@ -739,9 +739,14 @@ def test_nothing_stands_in_the_way(browser, address, gate, settings):
         finished(page)
         check()
         for name in ("Show what is kept", "Settings", "Rename", "Delete"):
+            if settings == VIEWS["narrow"] and name != "Show what is kept":
+                page.get_by_role("button", name="More", exact=True).click()
+                check()
             page.get_by_role("button", name=name, exact=True).click()
             check()
             page.keyboard.press("Escape")
         if settings == VIEWS["narrow"]:
+            above = page.evaluate("() => document.querySelector('main').getBoundingClientRect().top / innerHeight")
+            assert above < 0.2  # what stands above the conversation
             page.get_by_role("button", name="Conversations").click()
             check()

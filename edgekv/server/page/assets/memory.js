@@ -22,8 +22,8 @@ export function showMemory({ held, peak, ceiling, cells }) {
   gauge.querySelector(".cells").setAttribute("x", across(own));
   gauge.querySelector(".cells").setAttribute("width", across(shown) - across(own));
   gauge.querySelector(".peak").setAttribute("d", `M${across(most)} 0v10`);
-  byId("held").textContent =
-    `${text}, at most ${mebibytes(most)} so far; ${mebibytes(Math.min(cells, shown))} of them are cells for conversations`;
+  const further = `, at most ${mebibytes(most)} so far; ${mebibytes(Math.min(cells, shown))} of them are cells for conversations`;
+  byId("held").replaceChildren(text, element("span", {}, further));
 }
 
 /** What a conversation came to, in tokens; null = nothing yet */
