@@ -14,6 +14,7 @@ import typer.core
 import typer.main
 
 from .files import FilesCommand
+from .sectioned_help import SectionedCommand
 
 # by name, the module, and the function or the commands in it
 COMMANDS = {
@@ -82,7 +83,7 @@ def _imported(name: str, place: str) -> click.Command:
     if isinstance(found, typer.Typer):
         app.add_typer(found, name=name)
     else:
-        app.command(name, cls=FilesCommand if name in WITH_FILES else None)(found)
+        app.command(name, cls=FilesCommand if name in WITH_FILES else SectionedCommand)(found)
     return typer.main.get_group(app).commands[name]
 
 

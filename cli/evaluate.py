@@ -13,6 +13,7 @@ from edgekv.errors import ConfigError
 
 from .evaluate_options import asking_options, grid_options, run_options
 from .render import console, measuring_bar
+from .sectioned_help import SectionedCommand
 from .shared_options import gathered, one_way_to_share
 
 if TYPE_CHECKING:  # the command imports it when it runs
@@ -25,12 +26,13 @@ Book = Annotated[Path | None, typer.Option(help="Text that a suite is over. Defa
 
 
 def _task(command: Callable[..., Any], without: Collection[str] = ()) -> Callable[..., Any]:
-    return gathered(gathered(command, grid_options, "grid", without=without), run_options, "how")
+    with_grid = gathered(command, grid_options, "grid", without=without, section="What is compared")
+    return gathered(with_grid, run_options, "how", section="Results and work")
 
 
 def _asking(command: Callable[..., Any], without: Collection[str] = ()) -> Callable[..., Any]:
     """A task whose questions have known answers."""
-    return _task(gathered(command, asking_options, "asking"), without)
+    return _task(gathered(command, asking_options, "asking", section="Questions"), without)
 
 
 @app.callback()
@@ -67,7 +69,7 @@ def suite(
     _run(load_suite(name, model=model, book=book, samples=texts), **how)
 
 
-@app.command()
+@app.command(cls=SectionedCommand)
 @_asking
 def needle(
     grid: dict[str, Any],
@@ -83,7 +85,7 @@ def needle(
     _run([_grid("needle", grid | asking, **depths, needles=(needles,))], **how)
 
 
-@app.command()
+@app.command(cls=SectionedCommand)
 @_asking
 def ruler(
     grid: dict[str, Any],
@@ -97,7 +99,7 @@ def ruler(
     _run([_grid("ruler", grid | asking, **{"kind": tuple(task)} if task else {})], **how)
 
 
-@app.command()
+@app.command(cls=SectionedCommand)
 @functools.partial(_asking, without=("lengths", "samples", "seed", "book"))
 def qa(
     grid: dict[str, Any],
@@ -112,7 +114,7 @@ def qa(
     _run([_grid("qa", grid | asking | {"data": data, "samples": samples})], **how)
 
 
-@app.command()
+@app.command(cls=SectionedCommand)
 @_task
 def chat(
     grid: dict[str, Any],
@@ -125,21 +127,21 @@ def chat(
     _run([_grid("chat", grid, turns=(turns,), facts=(facts,), reply=(reply,))], **how)
 
 
-@app.command()
+@app.command(cls=SectionedCommand)
 @_task
 def perplexity(grid: dict[str, Any], how: dict[str, Any]) -> None:
     """Measure how well a text is predicted while its tokens are evicted, compared with the full cache."""
     _run([_grid("perplexity", grid)], **how)
 
 
-@app.command()
+@app.command(cls=SectionedCommand)
 @_task
 def perturbation(grid: dict[str, Any], how: dict[str, Any]) -> None:
     """Measure how far eviction moves the output of every head."""
     _run([_grid("perturbation", grid)], **how)
 
 
-@app.command()
+@app.command(cls=SectionedCommand)
 @_task
 def longgen(
     grid: dict[str, Any],

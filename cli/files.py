@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import click
-import typer.core
 
 import edgekv
 from edgekv.documents.encodings import TextDecoder
@@ -27,6 +26,7 @@ from edgekv.prompt.spool import rereadable, spooled
 from edgekv.prompt.text import decoded, encoding_of, read_text
 
 from .render import say
+from .sectioned_help import SectionedCommand
 
 STDIN = "standard input"
 PATIENCE_S = 1.0  # seconds before the command says that it waits
@@ -36,7 +36,7 @@ SHOWN = 5  # names of files that are left out
 FLAGS = ("-f", "--file")
 
 
-class FilesCommand(typer.core.TyperCommand):
+class FilesCommand(SectionedCommand):
     """A command whose option -f takes all words that are files, up to the first that is none."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -20,6 +20,23 @@ from edgekv.prompt.text import read_text
 
 from .render import loading, say
 
+# sections of a command's help, with the options of `common` in them
+SECTIONS = {
+    "Model": ("model", "chat_template", "thinking"),
+    "Memory": ("memory", "device_memory", "budget", "block", "kv_type", "repack", "mmap", "resident"),
+    "What is kept": ("policy", "focus", "focus_policy", "archive", "reposition", "allow_beyond_trained"),
+    "Speed and devices": (
+        "threads",
+        "prompt_lookup",
+        "gpu_layers",
+        "tensor_split",
+        "rpc",
+        "rpc_timeout",
+        "isolated",
+    ),
+}
+_SECTION_OF = {name: section for section, names in SECTIONS.items() for name in names}
+
 System = Annotated[str | None, typer.Option(help="System message; never evicted.")]
 FocusOn = Annotated[
     list[str] | None,
@@ -252,7 +269,7 @@ def with_reply_options(*, temp: float, min_p: float = 0.0) -> Callable[[Callable
     ) -> None:
         """Never called: its parameters are the options."""
 
-    return lambda command: gathered(command, options, "reply", variables=True)
+    return lambda command: gathered(command, options, "reply", section="Reply", variables=True)
 
 
 def reply_arguments(options: dict[str, Any]) -> dict[str, Any]:
@@ -295,17 +312,20 @@ def gathered(
     into: str,
     *,
     without: Collection[str] = (),
+    section: str | None = None,
     variables: bool = False,
 ) -> Callable[..., Any]:
     """Give a command the options that are the parameters of another function; it receives them as one dict.
 
     without: names of options that it does not get
+    section: of the command's help; None = that of SECTIONS
     variables: take an option that is not given, unless it is a list, from the environment: EDGEKV_MEMORY
     """
     every = inspect.signature(options, eval_str=True).parameters
     shared = {name: parameter for name, parameter in every.items() if name not in without}
     for name, parameter in shared.items():
         kind, option = get_args(parameter.annotation)
+        option.rich_help_panel = section or _SECTION_OF.get(name)
         if variables and "list" not in str(kind):
             option.envvar = f"EDGEKV_{name.upper()}"
     signature = inspect.signature(command, eval_str=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import inspect
+import itertools
 import os
 import pty
 import random
@@ -19,6 +21,7 @@ from command import SMALL, run_here, run_program, words
 from terminal import Terminal
 
 import edgekv
+from edgekv.cli.shared_options import SECTIONS, common
 
 COMMAND = [sys.executable, "-m", "edgekv"]
 COMMANDS = [
@@ -48,6 +51,41 @@ def test_h_is_help(command):
     assert short.returncode == 0
     assert short.stdout == long.stdout
     assert short.stdout.startswith("Usage: ")
+
+
+def sections_of(command):
+    """Return the options in each section of a command's help."""
+    parts = re.split(r"^(\S.*):\n", run_here(*command.split(), "--help").stdout, flags=re.MULTILINE)[1:]
+    texts = dict(zip(parts[::2], parts[1::2], strict=True))
+    return {section: re.findall(r"^  (?:-\w, )?(--[a-z-]+)", text, re.MULTILINE) for section, text in texts.items()}
+
+
+SHARED = {"Model", "Memory", "What is kept", "Speed and devices"}
+
+
+@pytest.mark.parametrize("command", ["ask", "complete", "chat", "read", "inspect", "serve", "mcp", "batch", "plan"])
+def test_options_that_commands_share_stand_in_the_same_sections(command):
+    sections = sections_of(command)
+    assert set(sections) >= SHARED | {"Options"}
+    for section in SHARED:
+        shared = [f"--{name.replace('_', '-')}" for name in SECTIONS[section]]
+        assert set(sections[section]) <= set(shared), section
+    assert "--help" in sections["Options"]
+    assert not {*sections["Options"]} & {"--model", "--budget", "--threads", "--temp"}
+    assert max(map(len, sections.values())) <= 18
+    if command in ("ask", "complete", "chat"):
+        assert {"--temp", "--max-tokens", "--stop"} <= set(sections["Reply"])
+
+
+def test_every_option_of_a_section_is_one_that_commands_share():
+    listed = [*itertools.chain.from_iterable(SECTIONS.values())]
+    assert sorted(listed) == sorted(inspect.signature(common).parameters)
+
+
+def test_tasks_of_eval_have_sections():
+    sections = sections_of("eval needle")
+    assert [*sections] == ["Options", "Questions", "What is compared", "Results and work"]
+    assert {"--depth", "--needles"} < set(sections["Options"])
 
 
 @functools.cache
