@@ -60,6 +60,7 @@ class Chat:
     owned: files that were loaded or saved here, and may be replaced
     backup: file for a chat without a name, since its worker may die; None = there is none
     offer: begins the next line with a text; returns False if that is not possible
+    offered: the text that the next line begins with
     several_lines: how to type a message of several lines
     thinks: True = the chat template begins every reply with reasoning
     """
@@ -80,6 +81,7 @@ class Chat:
     owned: Ownership = field(default_factory=Ownership)
     backup: Path | None = None
     offer: Callable[[str], bool] = lambda _: False
+    offered: str = ""
     several_lines: str = ""
 
     def save(self, *, compress: bool = False) -> None:
@@ -109,6 +111,11 @@ class Chat:
         self.forgets = False
         if self.backup is not None:
             self.backup.unlink(missing_ok=True)
+
+    def offer_again(self, text: str) -> bool:
+        """Begin the next line with a message that was not answered; return False if that is not possible."""
+        self.offered = text if self.offer(text) else ""
+        return bool(self.offered)
 
     def interrupted(self) -> None:
         """Handle Ctrl-C: cancel the reply; the second time within a second, leave as well."""

@@ -28,7 +28,7 @@ from edgekv.store.session_names import path_of, saved_names
 from edgekv.store.temp_folder import TempFolder
 
 from .chat import Chat, Message, interrupt_cancels, new_session, saved_session, system_of
-from .commands import COMMANDS, is_command, run_command
+from .commands import COMMANDS, command_behind, is_command, run_command
 from .earlier import show_last
 from .lines import Typed, lines
 from .status import bottom_line, tell_forgetting
@@ -153,11 +153,15 @@ def _converse(chat: Chat, ui: TerminalUI, reopened: Callable[[], edgekv.Runtime]
 
 def _answer(chat: Chat, typed: Typed, ui: TerminalUI) -> None:
     """Do what was typed."""
+    offered, chat.offered, text = chat.offered, "", typed.text
+    if behind := command_behind(offered, text):
+        chat.offer_again(offered)
+        text = behind
     chat.files += [NamedFile(chat.pastes.enter_context(spooled([paste])), "") for paste in typed.pastes]
-    if is_command(typed.text):
-        run_command(chat, typed.text)
-    elif typed.text:
-        reply_to(chat, Message(typed.text, [*chat.files], _n_past(chat, typed.text)), ui)
+    if is_command(text):
+        run_command(chat, text)
+    elif text:
+        reply_to(chat, Message(text, [*chat.files], _n_past(chat, text)), ui)
     else:
         n = sum(map(len, typed.pastes))
         say(f"{n:,} characters go with your next message; write what you want to know of them")

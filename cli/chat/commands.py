@@ -33,6 +33,15 @@ def is_command(line: str) -> bool:
     return line.lstrip().startswith("/")
 
 
+def command_behind(offered: str, line: str) -> str | None:
+    """Return the command that was typed behind the text that a line began with; None = there is none."""
+    if not offered or not line.startswith(offered):
+        return None
+    rest = line.removeprefix(offered).strip()
+    name, _, _ = rest.partition(" ")
+    return rest if name in COMMANDS else None
+
+
 def run_command(chat: Chat, line: str) -> None:
     """Run the command of a line. Raises EdgeKVError for a line that cannot be run; the chat goes on."""
     name, *rest = line.strip().split(maxsplit=1)

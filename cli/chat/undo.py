@@ -68,7 +68,7 @@ def hand_back(chat: Chat, message: Message) -> None:
     if message in chat.messages:
         chat.messages.remove(message)
     chat.files = [*message.files]
-    written = "" if chat.offer(message.text) else "; write it again"
+    written = "" if chat.offer_again(message.text) else "; write it again"
     say(f"your message was not answered{_with_files(len(chat.files))}{written}")
 
 

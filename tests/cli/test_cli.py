@@ -245,9 +245,10 @@ def test_ctrl_c_in_chat_stops_the_reply_and_keeps_the_session(model, endless_boo
         output.wait_for("stopped")
         output.wait_for("what was read of it is taken back: ")
         output.wait_for("> What?")  # the message is offered again
-        output.type("\x15/drop")  # Ctrl-U clears the line
+        output.type("/drop")  # behind the message, which is offered once more
         output.wait_for("left out")
-        output.type("Hello")
+        output.wait_for("> What?")
+        output.type("\x15Hello")  # Ctrl-U clears the line
         output.wait_for("generation")
         output.type("/exit")
         assert process.wait(LIMIT_S) == 0

@@ -18,8 +18,9 @@ from command import COMMAND, SMALL, run_here, words
 
 import edgekv
 from edgekv.cli.chat.chat import Chat, Message
-from edgekv.cli.chat.command import reply_to
-from edgekv.cli.chat.commands import run_command
+from edgekv.cli.chat.command import _answer, reply_to
+from edgekv.cli.chat.commands import command_behind, run_command
+from edgekv.cli.chat.lines import Typed
 from edgekv.cli.chat.plain import PlainReply
 from edgekv.cli.chat.terminal_ui import TerminalUI
 from edgekv.generation.request import INSTRUCTION
@@ -112,6 +113,43 @@ def test_a_message_that_fails_is_given_back_with_its_files(runtime, book, tmp_pa
     run_command(talk, "/drop")
     assert "2 files are left out" in capsys.readouterr().err
     assert talk.files == []
+
+
+@pytest.mark.parametrize(
+    ("offered", "typed", "command"),
+    [
+        ("What?", "What?/drop", "/drop"),
+        ("What?", "What? /read a b ", "/read a b"),
+        ("one\ntwo", "one\ntwo/drop", "/drop"),
+        ("What?", "/drop", None),  # a command by itself: the line was cleared
+        ("What?", "What? and/drop", None),
+        ("What?", "What?/nothing", None),
+        ("", "/drop", None),
+        ("What?", "What?", None),
+    ],
+)
+def test_a_command_behind_a_message_that_is_offered_again(offered, typed, command):
+    assert command_behind(offered, typed) == command
+
+
+def test_a_message_that_is_offered_stays_so_after_a_command_behind_it(runtime, book):
+    offered = []
+    talk = Chat(runtime, runtime.session(), offer=lambda text: not offered.append(text), files=[book])
+    talk.offer_again("What?")
+    _answer(talk, Typed("What?/drop"), None)
+    assert (talk.files, offered, talk.session.n_past) == ([], ["What?", "What?"], 0)
+    _answer(talk, Typed("What? /help"), None)
+    assert offered == ["What?"] * 3
+
+
+def test_retry_behind_an_offered_message_answers_the_last_one_again(runtime, monkeypatch):
+    talk = Chat(runtime, runtime.session(log=True), offer=lambda _: True, reply={"max_tokens": 2})
+    talk.messages = [Message("Hello", [], 0)]
+    again = []
+    monkeypatch.setattr("edgekv.cli.chat.command.reply_to", lambda chat, message, ui: again.append(message.text))
+    talk.offer_again("What?")
+    _answer(talk, Typed("What?/retry"), None)
+    assert (again, talk.offered) == (["Hello"], "What?")
 
 
 # ---- files of others ----
