@@ -78,7 +78,7 @@ def _drop(chat: Chat, _argument: str) -> None:
 
 
 def _help(chat: Chat, _argument: str) -> None:
-    console.print(help_text(chat.several_lines), markup=False, soft_wrap=True)
+    console.print(help_text(chat.several_lines), markup=False)
 
 
 def _exit(chat: Chat, _argument: str) -> None:

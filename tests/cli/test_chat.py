@@ -18,7 +18,7 @@ pytest.importorskip("pexpect")
 from screen import screen
 from waiting import until
 
-from edgekv.cli.chat.commands import COMMANDS
+from edgekv.cli.chat.commands import COMMANDS, help_text
 from edgekv.cli.chat.input_history import history_path
 from edgekv.generation.request import INSTRUCTION
 
@@ -279,6 +279,16 @@ def test_lines_fit_the_terminal(chat, columns):
         shown.wait_for("MiB of")
         done(shown, "/stats", "last reply:", "evictions")
         assert not any("tokens" in line and len(line) > columns for line in shown.lines())
+        shown.press("\x04")
+        assert shown.ended() == 0
+
+
+def test_help_breaks_no_word(chat):
+    with chat(columns=40) as shown:
+        shown.wait_for("/help lists", "0 tokens seen")
+        done(shown, "/help", "several lines", "paste")
+        words_shown = {word for line in shown.lines() for word in line.split()}
+        assert {*help_text("").split()} <= words_shown
         shown.press("\x04")
         assert shown.ended() == 0
 
