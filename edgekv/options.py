@@ -367,6 +367,11 @@ class Options:
         return self.swap_dir_bytes != 0
 
     @property
+    def snapshot_copies(self) -> int:
+        """Copies of a snapshot in the model's process: of a worker, the cells, and the message that they travel in."""
+        return 2 if self.isolated else 1
+
+    @property
     def policies(self) -> tuple[Policy, ...]:
         """Every policy that may score: the policy itself and, with focus, the one that scores by a probe."""
         return (self.parsed_policy, self.parsed_focus) if self.probes_texts else (self.parsed_policy,)

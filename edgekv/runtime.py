@@ -277,6 +277,12 @@ class Runtime:
         return self._engine.alive
 
     @property
+    def holds_snapshot(self) -> bool:
+        """True if the plan leaves room for one snapshot of full cells, as `Session.snapshot` takes it."""
+        room = self.plan.ceiling_bytes - self.plan.peak_bytes
+        return self.options.snapshot_copies * self.plan.session_bytes <= room
+
+    @property
     def model(self) -> Model:
         """The loaded model. Raises ConfigError in an isolated runtime, as do `context`, `block_loop(s)` and `guard`."""
         return self._local().model

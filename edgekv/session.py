@@ -488,7 +488,8 @@ class Session:
     def snapshot(self) -> Snapshot:
         """Copy the whole state of the session, so that `restore` can go back to it.
 
-        The plan does not count the copy. With an isolated runtime the copy is in this process, not in the worker.
+        The plan does not count the copy: `Runtime.holds_snapshot` tells before anything is read if there is room for
+        it. With an isolated runtime the copy is in this process, not in the worker. `save` needs no room.
         Raises SessionError while the session is answering. Raises CeilingError, before the copy is made, if it would
         bring the process over its ceiling.
         """

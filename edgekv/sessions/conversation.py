@@ -159,11 +159,14 @@ class LocalConversation:
     def check_room(self, snapshot_bytes: int) -> None:
         """Raise CeilingError if holding a snapshot, or passing it to the host, takes the process over its ceiling."""
         loaded = self._open()
-        copies, remedy = 1, "lower the budget, or open the runtime with isolated=True, whose snapshots do not count"
-        if loaded.options.isolated:
-            copies, remedy = 2, "or lower the budget"  # the cells, and the message that they travel in
+        remedies = [
+            "lower the budget",
+            *([] if loaded.options.isolated else ["open the runtime with isolated=True, whose snapshots do not count"]),
+            "or keep the session in a file (Session.save), which needs no room",
+        ]
         reserved = max(0, loaded.plan.parts.swap - self._slots.swap.memory_bytes)
-        loaded.guard.check_room(copies * snapshot_bytes, "the snapshot", remedy, reserved)
+        n_bytes = loaded.options.snapshot_copies * snapshot_bytes
+        loaded.guard.check_room(n_bytes, "the snapshot", ", ".join(remedies), reserved)
 
     def close(self) -> None:
         """Have the engine forget this conversation at its next use."""

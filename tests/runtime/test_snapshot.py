@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 import sys
 
@@ -288,7 +289,8 @@ def test_a_snapshot_that_the_ceiling_does_not_hold_is_not_taken(open_runtime, mo
         room = rt.plan.ceiling_bytes - taken.nbytes
         monkeypatch.setattr("edgekv.memory.process.resident_bytes", lambda: room + 1)
         with pytest.raises(
-            edgekv.CeilingError, match=r"does not hold the snapshot: .* raise .* 4097MiB, .* isolated"
+            edgekv.CeilingError,
+            match=r"does not hold the snapshot: .* raise .* 4097MiB, lower .* isolated.* or keep .* file \(Session",
         ) as no:
             session.snapshot()
         assert no.value.required_bytes == no.value.ceiling_bytes + 1 == rt.plan.ceiling_bytes + 1
@@ -296,6 +298,19 @@ def test_a_snapshot_that_the_ceiling_does_not_hold_is_not_taken(open_runtime, mo
         assert session.n_past == n_past
         monkeypatch.setattr("edgekv.memory.process.resident_bytes", lambda: room)
         assert session.snapshot().nbytes == taken.nbytes
+
+
+@pytest.mark.parametrize(("isolated", "n_copies"), [(False, 1), (True, 2)])
+def test_a_runtime_tells_before_anything_is_read_if_it_holds_a_snapshot(open_runtime, isolated, n_copies):
+    with open_runtime(swap_bytes=0, isolated=isolated) as rt, rt.session() as session:
+        session.read(words(1000))
+        assert session.stats.evictions
+        assert session.snapshot().nbytes <= rt.plan.session_bytes
+        plan = rt.plan
+        enough = plan.peak_bytes + n_copies * plan.session_bytes
+        for ceiling, holds in ((enough, True), (enough - 1, False)):
+            rt.plan = dataclasses.replace(plan, ceiling_bytes=ceiling)
+            assert rt.holds_snapshot == holds
 
 
 def test_a_worker_without_room_is_sent_none(open_runtime, monkeypatch):
