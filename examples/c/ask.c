@@ -140,7 +140,9 @@ int main(int argc, char ** argv) {
     read_tokens(question, n_question - 1);
     read_block();
     answer(question[n_question - 1]); // whose logits are the first of the answer
-    fprintf(stderr, "\n%d tokens read and said, %u of %u cells, peak %.1f of %.1f MiB\n", edgekv_cache_n_past(cache),
+    puts(""); // the answer ends its line
+    fflush(stdout);
+    fprintf(stderr, "%d tokens read and said, %u of %u cells, peak %.1f of %.1f MiB\n", edgekv_cache_n_past(cache),
             edgekv_cache_n_cells(cache), plan.layout.n_cells, edgekv_process_peak_bytes() / MIB, plan.ceiling_bytes / MIB);
     edgekv_cache_free(cache);
     llama_free(ctx);

@@ -76,6 +76,15 @@ def test_it_answers_under_the_ceiling(program, default_model):
     assert abs(ended["peak_bytes"] / MIB - float(own)) < 1
 
 
+def test_an_answer_ends_its_line(program, default_model, tmp_path):
+    note = tmp_path / "note.txt"
+    note.write_text("The road to the City of Emeralds is paved with yellow brick.\n")
+    ended = ask(program, default_model, note, QUESTION, 200)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.strip()
+    assert ended.stdout.endswith("\n")
+
+
 def test_what_fails_is_said_in_a_line(program, default_model, tmp_path):
     book, broken = CHECKOUT / "examples" / "oz.txt", tmp_path / "broken.gguf"
     empty = tmp_path / "empty.txt"
