@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from edgekv.counting import counted
 from edgekv.errors import ConfigError
 
 from .evaluate_options import asking_options, grid_options, run_options
@@ -202,7 +203,7 @@ def _run(
         print(report.as_json(measured, baseline))
     else:
         report.print_tables(measured, baseline)
-        where = f"{len(measured)} of {len(cases)} cases are in {results}"
+        where = f"results of {len(measured):,} of {counted(len(cases), 'case')} are in {results}"
         console.print(where, style="dim", markup=False, soft_wrap=True)
     for path in report.draw(measured, pictures) if pictures is not None else []:
         console.print(str(path), style="dim", markup=False, soft_wrap=True)

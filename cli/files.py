@@ -18,6 +18,7 @@ from typing import Any, cast
 import click
 
 import edgekv
+from edgekv.counting import counted
 from edgekv.documents.encodings import TextDecoder
 from edgekv.documents.formats import format_of, is_convertible, is_document
 from edgekv.documents.report import BlankTextError
@@ -118,7 +119,7 @@ def _as_text(path: Path) -> Iterator[Path]:
     with ExitStack() as stack:
         text = stack.enter_context(rereadable(path))
         if is_converted:
-            say(f"{path} is converted: {text.stat().st_size:,} bytes of text")
+            say(f"{path} is converted: {counted(text.stat().st_size, 'byte')} of text")
         elif text == path:
             notes: list[str] = []
             for _ in read_text(path, notes.append):
@@ -133,7 +134,7 @@ def _as_text(path: Path) -> Iterator[Path]:
 def _standard_input() -> Iterator[Path]:
     """A copy of standard input on disk, since a prompt is read twice: counted, then fed."""
     with spooled(decoded(sys.stdin.buffer, STDIN)) as copy:
-        say(f"read {copy.stat().st_size:,} bytes from {STDIN}")
+        say(f"read {counted(copy.stat().st_size, 'byte')} from {STDIN}")
         yield copy
 
 
@@ -204,7 +205,7 @@ def _texts_of(folder: Path) -> list[Path]:
         raise edgekv.InputError(f"{str(folder)!r} holds no text; name another folder, or its files")
     if len(texts) < len(files):
         others = [str(path.relative_to(folder)) for path in files if path not in {*texts}]
-        say(f"{folder}: {len(texts):,} texts; no texts, and left out: {_shown(others)}")
+        say(f"{folder}: {counted(len(texts), 'text')}; no texts, and left out: {_shown(others)}")
     return texts
 
 

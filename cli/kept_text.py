@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from edgekv.counting import counted
 from edgekv.sessions.coverage import ARCHIVED, N_LEVELS, levels
 
 from .render import printable
@@ -51,8 +52,9 @@ def _headline(found: Observation) -> str:
     stats, options, kept = found.stats, found.options, found.kept
     scored = options.parsed_policy.spec + (f", focus {options.parsed_focus.spec}" if stats.probes else "")
     return (
-        f"{scored}; budget {found.plan.budget_cells:,}, {stats.evictions:,} evictions; of {len(kept.pieces):,} tokens "
-        f"{len(kept.heads)} heads kept {kept.mask.mean():.0%} on average"
+        f"{scored}; budget {found.plan.budget_cells:,}, {counted(stats.evictions, 'eviction')}; "
+        f"of {counted(len(kept.pieces), 'token')} {counted(len(kept.heads), 'head')} kept "
+        f"{kept.mask.mean():.0%} on average"
     )
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 import edgekv
+from edgekv.counting import counted
 from edgekv.models.catalog import find_model
 
 from .render import console, loading, reading_bar, say
@@ -89,7 +90,7 @@ def heads(
     )
     write_table(out, found)
     all_cells = [n for layer in found.cells for n in layer]
-    what = f"{len(all_cells)} heads, {min(all_cells):g} to {max(all_cells):g} cells each"
+    what = f"{counted(len(all_cells), 'head')}, {min(all_cells):g} to {max(all_cells):g} cells each"
     console.print(f"{out}: {what}", markup=False, soft_wrap=True)
 
 

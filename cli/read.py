@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 import edgekv
+from edgekv.counting import counted
 from edgekv.memory.sizes import format_size
 from edgekv.prompt.named_files import File, contents_of
 from edgekv.prompt.spool import spooled
@@ -141,7 +142,7 @@ def _keep_part(session: edgekv.Session, name: str, owned: Ownership) -> None:
         return
     kept = save_as(session.save, name + PARTIAL, owned)
     goes_on = "; the same command goes on from there" if kept == name + PARTIAL else ""
-    say(f"stopped; the {session.n_past:,} tokens that were read are saved as {kept}{goes_on}", style="")
+    say(f"stopped; {counted(session.n_past, 'token')} read, saved as {kept}{goes_on}", style="")
 
 
 @contextmanager
@@ -159,7 +160,7 @@ def _rest_of(session: edgekv.Session, files: Sequence[File], name: str, system: 
         if len(turns) != 1:
             raise _OtherTextError
         with spooled(_after(session.text(turns[0]), _joined(files))) as rest:
-            say(f"{name}{PARTIAL}: {session.n_past:,} tokens were read; going on from there")
+            say(f"{name}{PARTIAL}: {counted(session.n_past, 'token')} read; going on from there")
             with rest.open(encoding="utf-8") as copy:
                 is_empty = not any(line.strip() for line in copy)
             yield [] if is_empty else [rest]

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Ta
 from rich.text import Text
 
 import edgekv
+from edgekv.counting import counted
 from edgekv.generation.request import ProgressCallback
 from edgekv.generation.stats import kept_tokens
 from edgekv.memory.sizes import format_size
@@ -114,7 +115,7 @@ def figures_of(stats: edgekv.Stats, plan: edgekv.Plan) -> list[str]:
         *([NOTES[stats.finish_reason]] if stats.finish_reason in NOTES else []),
         *_doubts(stats),
         remembered(stats.cells_used, stats.tokens_seen, stats.recallable_tokens),
-        *([f"{stats.recalled_cells:,} cells recalled in {stats.recall_s:.1f} s"] if stats.recalls else []),
+        *([f"{counted(stats.recalled_cells, 'cell')} recalled in {stats.recall_s:.1f} s"] if stats.recalls else []),
         *([f"archive: {stats.archive_failure}"] if stats.archive_failure else []),
         f"prompt {stats.prefill_tok_per_s:.0f} tok/s",
         *([f"generation {stats.decode_tok_per_s:.0f} tok/s"] if stats.generated_tokens else []),
@@ -136,9 +137,9 @@ def remembered(n_cells: int, n_seen: int, n_recallable: int = 0) -> str:
     """Return how much of a conversation is remembered, in words. n_recallable: tokens that only the archive has"""
     kept = kept_tokens(n_cells, n_seen)
     if kept == n_seen:
-        return f"{n_seen:,} tokens seen"
+        return f"{counted(n_seen, 'token')} seen"
     archived = f", {n_recallable:,} of them archived" if n_recallable else ""
-    return f"remembers {min(n_seen, kept + n_recallable):,} of {n_seen:,} tokens{archived}"
+    return f"remembers {min(n_seen, kept + n_recallable):,} of {counted(n_seen, 'token')}{archived}"
 
 
 def packed(items: Iterable[str], width: int) -> list[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from edgekv.counting import counted
 from edgekv.extras import needed
 from edgekv.memory.sizes import format_size
 from edgekv.options import DEFAULT_MEMORY
@@ -78,7 +79,7 @@ def _report(batch: Batch, *, as_json: bool) -> None:
         figures = {"requests": len(batch), "results": len(answered), "failed": n_failed, **vars(stats)}
         print(json.dumps(figures | {"ceiling_bytes": batch.config.options["memory"]}))
         return
-    said = f"{len(answered):,} of {len(batch):,} requests have a result in {batch.results.path}"
+    said = f"results of {len(answered):,} of {counted(len(batch), 'request')} are in {batch.results.path}"
     if n_failed:
         said += f", {n_failed:,} of them an error"
     if len(answered) < len(batch):
@@ -88,8 +89,8 @@ def _report(batch: Batch, *, as_json: bool) -> None:
         ceiling, is_far = format_size(batch.config.options["memory"]), batch.config.chosen.isolated
         parts = [
             f"{stats.answered:,} answered now",
-            f"prefixes read once: {stats.prefixes:,}, {stats.prefix_tokens:,} tokens",
-            f"not read again: {stats.shared_tokens:,} tokens",
+            f"prefixes read once: {stats.prefixes:,}, {counted(stats.prefix_tokens, 'token')}",
+            f"not read again: {counted(stats.shared_tokens, 'token')}",
             f"peak {format_size(stats.peak_bytes)} of {ceiling}" + (" for each worker" if is_far else ""),
         ]
         for line in packed(parts, console.width):

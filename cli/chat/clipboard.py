@@ -10,6 +10,7 @@ import sys
 
 import edgekv
 from edgekv.cli.render import printable, say
+from edgekv.counting import counted
 from edgekv.generation.reasoning import split_reasoning
 
 from .chat import Chat, last_turn
@@ -29,7 +30,7 @@ def copy(chat: Chat, _argument: str) -> None:
     """Put the last answer on the clipboard."""
     _, answer = _last(chat)
     how = _to_clipboard(answer)
-    say(f"{len(answer):,} characters are on the clipboard{how}")
+    say(f"the answer is on the clipboard, {counted(len(answer), 'character')}{how}")
 
 
 def thoughts(chat: Chat, _argument: str) -> None:

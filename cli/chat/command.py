@@ -19,6 +19,7 @@ from edgekv.cli.render import console, reading_bar, remembered, say
 from edgekv.cli.settings import preset_names, preset_options
 from edgekv.cli.shared_options import Raw, System, opened, reply_arguments, with_common_options, with_reply_options
 from edgekv.cli.wording import worded
+from edgekv.counting import counted
 from edgekv.generation.reasoning import opens_reasoning
 from edgekv.generation.request import INSTRUCTION
 from edgekv.prompt.named_files import NamedFile
@@ -146,7 +147,7 @@ def _converse(chat: Chat, ui: TerminalUI, reopened: Callable[[], edgekv.Runtime]
         except edgekv.WorkerError as error:
             say(f"edgekv: {worded(str(error))}", style="")
             go_on_in(chat, reopened)
-            say(f"another worker goes on with this chat: {chat.session.n_past:,} tokens seen", style="")
+            say(f"another worker goes on with this chat: {counted(chat.session.n_past, 'token')} seen", style="")
         if chat.ended:
             return
 
@@ -164,7 +165,7 @@ def _answer(chat: Chat, typed: Typed, ui: TerminalUI) -> None:
         reply_to(chat, Message(text, [*chat.files], _n_past(chat, text)), ui)
     else:
         n = sum(map(len, typed.pastes))
-        say(f"{n:,} characters go with your next message; write what you want to know of them")
+        say(f"pasted {counted(n, 'character')} for your next message; write what you want to know")
     if chat.again is not None:
         reply_to(chat, chat.again, ui)
 
@@ -231,7 +232,7 @@ def go_on_in(chat: Chat, reopened: Callable[[], edgekv.Runtime]) -> None:
     chat.messages = [message for message in chat.messages if message.n_past < n_past]
     if lost:
         n = len(lost)
-        say(f"{n} {'message that was not saved is' if n == 1 else 'messages that were not saved are'} lost", style="")
+        say(f"{counted(n, 'message')} not saved, and lost", style="")
 
 
 def _thinks(rt: edgekv.Runtime) -> bool:

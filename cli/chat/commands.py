@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import edgekv
 from edgekv.cli.files import checked_texts, found_files, paths_in
 from edgekv.cli.render import console, packed, say
+from edgekv.counting import counted
 from edgekv.store.session_names import saved_names
 
 from . import clipboard, earlier, save_commands, status, undo
@@ -74,7 +75,7 @@ def _read(chat: Chat, names: str) -> None:
 def _drop(chat: Chat, _argument: str) -> None:
     n = len(chat.files)
     chat.files.clear()
-    say(f"{n} {'file is' if n == 1 else 'files are'} left out; your next message goes alone")
+    say(f"{counted(n, 'file')} left out; your next message goes alone")
 
 
 def _help(chat: Chat, _argument: str) -> None:

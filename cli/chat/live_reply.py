@@ -16,6 +16,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from edgekv.cli.render import printable
+from edgekv.counting import counted
 from edgekv.generation.reasoning import ReasoningSplitter
 
 from .blocks import Block, Blocks
@@ -122,7 +123,9 @@ class LiveReply:
     def _fold(self) -> None:
         """Say that there was reasoning, once it has ended."""
         if self._n_thought:
-            self._console.print(f"[dim]thought in {self._n_thought:,} characters; /thoughts shows them[/dim]\n")
+            self._console.print(
+                f"[dim]thought in {counted(self._n_thought, 'character')}; /thoughts shows them[/dim]\n"
+            )
         self._n_thought, self._thinking = 0, ""
 
     def _print(self, block: Block) -> None:

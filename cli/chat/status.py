@@ -8,6 +8,7 @@ from typing import Any
 
 import edgekv
 from edgekv.cli.render import console, figures_of, packed, remembered, say
+from edgekv.counting import counted
 from edgekv.generation.stats import kept_tokens
 from edgekv.memory.process import peak_resident_bytes
 from edgekv.memory.sizes import format_size
@@ -81,14 +82,14 @@ def stats(chat: Chat, _argument: str) -> None:
     ]
     if last.finish_reason:
         parts += [
-            f"last reply: {last.read_tokens:,} tokens read and {last.generated_tokens:,} said",
+            f"last reply: {counted(last.read_tokens, 'token')} read and {last.generated_tokens:,} said",
             f"first token after {last.ttft_s:.1f} s",
             *figures_of(last, plan)[-3:-1],
-            f"{last.evictions:,} evictions",
+            counted(last.evictions, "eviction"),
             *_archive(last),
         ]
     if session.n_exceeded:
-        parts.append(f"over the ceiling {session.n_exceeded} times")
+        parts.append(f"over the ceiling {counted(session.n_exceeded, 'time')}")
     for line in packed(parts, console.width):
         say(line)
 
@@ -113,7 +114,7 @@ def bottom_line(chat: Chat, width: int) -> str:
 
 def reply_line(chat: Chat, n_tokens: int, seconds: float, width: int) -> str:
     """Return the progress of a reply, cut to one line."""
-    parts = [f"{n_tokens:,} tokens", *([f"{n_tokens / seconds:.0f} tok/s"] if n_tokens > 1 else []), *_memory(chat)]
+    parts = [counted(n_tokens, "token"), *([f"{n_tokens / seconds:.0f} tok/s"] if n_tokens > 1 else []), *_memory(chat)]
     return packed([*parts, "Ctrl-C stops"], width)[0]
 
 
@@ -125,17 +126,17 @@ def _forgotten(chat: Chat) -> list[str]:
     """The number of forgotten tokens, if there are any."""
     n_seen = chat.session.n_past
     n = n_seen - kept_tokens(chat.session.n_cells, n_seen) - chat.session.n_recallable
-    return [f"{n:,} tokens forgotten (/kept shows of what)"] if n else []
+    return [f"{counted(n, 'token')} forgotten (/kept shows of what)"] if n else []
 
 
 def _archive(last: edgekv.Stats) -> list[str]:
     """The figures of the archive after the last reply, if there is something in it."""
     if not (last.archived_tokens or last.archive_failure):
         return []
-    figures = [f"{last.archived_tokens:,} tokens archived"]
+    figures = [f"{counted(last.archived_tokens, 'token')} archived"]
     if last.recalls:
-        cells, scanned = f"{last.recalled_cells:,} cells", f"{last.scanned_tokens:,} scanned tokens"
-        figures.append(f"{last.recalls:,} recalls of {cells} from {scanned} in {last.recall_s:.1f} s")
+        cells, scanned = counted(last.recalled_cells, "cell"), counted(last.scanned_tokens, "scanned token")
+        figures.append(f"{counted(last.recalls, 'recall')} of {cells} from {scanned} in {last.recall_s:.1f} s")
     return [*figures, *([f"archive: {last.archive_failure}"] if last.archive_failure else [])]
 
 

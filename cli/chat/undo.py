@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import edgekv
 from edgekv.cli.render import reading_bar, say
+from edgekv.counting import counted
 from edgekv.store.session_names import path_of
 
 from .chat import Chat, Message, interrupt_cancels, new_session, saved_session
@@ -14,7 +15,7 @@ def undo(chat: Chat, _argument: str) -> None:
     """Take the last message and its answer back."""
     _take_back(chat)
     chat.save()
-    say(f"your last message and its answer are taken back: {chat.session.n_past:,} tokens seen")
+    say(f"your last message and its answer are taken back: {counted(chat.session.n_past, 'token')} seen")
 
 
 def retry(chat: Chat, _argument: str) -> None:
@@ -41,7 +42,9 @@ def _go_back(chat: Chat, message: Message, *, other_draws: bool) -> None:
         return
     if chat.name is not None and not chat.owned.is_foreign(path_of(chat.name)):
         chat.session, _ = saved_session(chat.runtime, chat.name, chat.owned, chat.session)
-        raise edgekv.InputError(f"stopped after {n_past:,} of {message.n_past:,} tokens; the chat is as it was saved")
+        raise edgekv.InputError(
+            f"stopped after {n_past:,} of {counted(message.n_past, 'token')}; the chat is as it was saved"
+        )
     chat.messages = [earlier for earlier in chat.messages if earlier.n_past <= n_past]
     raise edgekv.InputError(f"stopped after {n_past:,} of {message.n_past:,} tokens that were kept")
 
@@ -60,7 +63,7 @@ def give_back(chat: Chat, message: Message) -> None:
         begun = new_session(chat.runtime, chat.system)
         chat.session.close()
         chat.session = begun
-    say(f"what was read of it is taken back: {chat.session.n_past:,} tokens seen")
+    say(f"what was read of it is taken back: {counted(chat.session.n_past, 'token')} seen")
 
 
 def hand_back(chat: Chat, message: Message) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from edgekv.counting import counted
 from edgekv.errors import ConfigError, EdgeKVError
 from edgekv.memory.pages import new_pages
 from edgekv.policies import Policy
@@ -64,9 +65,8 @@ class Cache:
         """
         flat = [share for layer in shares for share in layer]
         if len(flat) != self.shape.n_head_total:
-            raise ConfigError(
-                f"shares of {len(flat)} heads do not fit a model of {self.shape.n_head_total}; give one a head"
-            )
+            named, n_heads = counted(len(flat), "head"), self.shape.n_head_total
+            raise ConfigError(f"shares of {named} do not fit a model of {n_heads}; give one a head")
         self.shares = tuple(map(tuple, shares))
         self._native_shares = (c.c_float * len(flat))(*native_shares(flat).tolist())
 
@@ -238,8 +238,8 @@ class Cache:
         protection = structs.Protection.of(n_sink, recent, pinned)
         flat = None if budgets is None else [n for layer in budgets for n in layer]
         if flat is not None and len(flat) != self.shape.n_head_total:
-            n_heads = self.shape.n_head_total
-            raise ConfigError(f"budgets for {len(flat)} heads do not fit a model of {n_heads}; give one a head")
+            named, n_heads = counted(len(flat), "head"), self.shape.n_head_total
+            raise ConfigError(f"budgets for {named} do not fit a model of {n_heads}; give one a head")
         params = structs.CompactionParams(
             c.pointer(native.fields),
             c.pointer(protection),

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from edgekv.counting import counted
 from edgekv.errors import ConfigError, InputError
 from edgekv.extras import check_installed, has_interpreter
 from edgekv.memory.sizes import MIB, format_size
@@ -103,14 +104,14 @@ def _notes(path: Path, report: Report, *, is_blank: bool) -> Iterator[str]:
     if is_blank:
         if not report.n_pages:
             raise BlankTextError(f"{path} has no text")
-        raise InputError(f"{path} has no text on its {report.n_pages:,} page(s), as a scan has none; {remedy}")
+        raise InputError(f"{path} has no text on its {counted(report.n_pages, 'page')}, as a scan has none; {remedy}")
     if report.n_blank:
         yield (
-            f"{path} has no text on {report.n_blank:,} of its {report.n_pages:,} pages ({report.blank_pages()}), as "
-            f"scans have none; if they matter, {remedy}"
+            f"{path} has no text on {report.n_blank:,} of its {counted(report.n_pages, 'page')} "
+            f"({report.blank_pages()}), as scans have none; if they matter, {remedy}"
         )
     if report.left_out:
-        parts = ", ".join(f"{what} ({n:,} characters)" for what, n in report.left_out.items())
+        parts = ", ".join(f"{what} ({counted(n, 'character')})" for what, n in report.left_out.items())
         yield f"{path} is read without its {parts}"
     for told in report.notes:
         yield f"{path} {told}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import codecs
 import re
 
+from edgekv.counting import counted
+
 UTF_8 = "utf-8-sig"
 BAD = "\ufffd"  # stands for bytes that are no character
 MOST_BAD = 1000  # one bad run in so many bytes is damage; more are another encoding
@@ -113,7 +115,7 @@ class TextDecoder:
     def damage(self) -> str:
         """A message about bad runs, which goes on after the name of the text."""
         name = "UTF-8" if self.encoding in (UTF_8, "utf-8") else self.encoding
-        return f"is not {name} text at {self.n_bad:,} place(s)"
+        return f"is not {name} text at {counted(self.n_bad, 'place')}"
 
     @property
     def remedy(self) -> str:
@@ -125,4 +127,4 @@ class TextDecoder:
     @property
     def note(self) -> str:
         """A message about a text that was read in spite of bad runs; "" = it has none."""
-        return f"{self.damage}, which are read as {BAD}; {self.remedy}" if self.n_bad else ""
+        return f"{self.damage}, read as {BAD}; {self.remedy}" if self.n_bad else ""

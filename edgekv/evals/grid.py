@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from edgekv.counting import counted
 from edgekv.errors import (
     BudgetError,
     CeilingError,
@@ -144,7 +145,8 @@ class Grid:
             return range(self.seed, self.seed + samples)
         n_items = len(read_items(self.data))
         if not 0 <= self.seed < n_items:
-            raise ConfigError(f"seed={self.seed}, but {self.data} has {n_items} questions; give one in [0, {n_items})")
+            found = counted(n_items, "question")
+            raise ConfigError(f"seed={self.seed}, but {self.data} has {found}; give one in [0, {n_items})")
         return range(self.seed, n_items if self.samples is None else min(n_items, self.seed + samples))
 
     def settings(self) -> list[Setting]:

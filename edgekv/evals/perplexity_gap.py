@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import edgekv
+from edgekv.counting import counted
 from edgekv.errors import ConfigError
 
 from .tokens import log_losses
@@ -29,7 +30,7 @@ def perplexity(runtime: edgekv.Runtime, tokens: Sequence[int]) -> dict[str, Any]
     Raises ConfigError for fewer than two tokens, InputError for a text beyond what the runtime can read.
     """
     if len(tokens) < 2:
-        raise ConfigError(f"{len(tokens)} tokens are too few for a perplexity; give at least 2")
+        raise ConfigError(f"a perplexity of {counted(len(tokens), 'token')} cannot be had; give at least 2")
     n_tokens = len(tokens) - 1
     n_segments = math.ceil(n_tokens / SEGMENT)
     sums, first = [0.0] * n_segments, n_segments

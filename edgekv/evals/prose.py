@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from edgekv.binding.model import Model
+from edgekv.counting import counted
 from edgekv.errors import InputError
 from edgekv.models.catalog import find_model
 from edgekv.options import Options
@@ -47,7 +48,7 @@ def first_tokens(model: Tokenizer, text: str, n: int) -> list[int]:
     """The first n tokens of a text. Raises InputError if it has fewer."""
     tokens = model.tokenize(text[: CHARS_PER_TOKEN * n])[:n]
     if len(tokens) < n:
-        raise InputError(f"the text has {len(tokens)} tokens, but {n} are needed; give a longer one")
+        raise InputError(f"the text has {counted(len(tokens), 'token')}, but {n:,} are needed; give a longer one")
     return tokens
 
 
@@ -67,7 +68,7 @@ def passage(model: Tokenizer, source: str | None, n_tokens: int, rng: random.Ran
     n_starts = len(source) - min(CHARS_PER_TOKEN * n_tokens, len(source) // 2)
     start = source.find(". ", rng.randrange(max(1, n_starts)))
     if start < 0:
-        raise InputError(f"the book of {len(source)} characters holds too few sentences; give a longer one")
+        raise InputError(f"the book of {counted(len(source), 'character')} holds too few sentences; give a longer one")
     text = source[start + 2 :]
     try:
         return text_of(model, first_tokens(model, text, n_tokens))
@@ -97,7 +98,8 @@ def plant(text: str, needles: Iterable[tuple[float, str]]) -> str:
     """
     gaps = [match.end() for match in re.finditer(r"[.!?] (?=[A-Z])", text)]
     if not gaps:
-        raise InputError(f"a text of {len(text)} characters holds no two sentences to plant one between; ask for more")
+        found = counted(len(text), "character")
+        raise InputError(f"a text of {found} holds no two sentences to plant one between; ask for more")
     length = len(text)
     for depth, sentence in sorted(needles, reverse=True):
         at = min(gaps, key=lambda gap: abs(gap - depth * length))

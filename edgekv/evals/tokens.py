@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from edgekv.binding.model import Context, Model
+from edgekv.counting import counted
 from edgekv.engine.block_loop import BlockLoop
 from edgekv.errors import InputError
 from edgekv.prompt.text import Prompt
@@ -31,7 +32,7 @@ def prompt_tokens(model: Model, text: str, n: int | None = None) -> list[int]:
     """The first n tokens of a text, with what the model wants before it; None = all. Raises InputError for fewer."""
     tokens = list(itertools.islice(Prompt(model, begin=True).content(text).tokens(), n))
     if not tokens or (n is not None and len(tokens) < n):
-        raise InputError(f"the text has {len(tokens)} tokens, but {n or 1} are needed; give a longer one")
+        raise InputError(f"the text has {counted(len(tokens), 'token')}, but {n or 1:,} are needed; give a longer one")
     return tokens
 
 

@@ -13,6 +13,7 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
 import edgekv
+from edgekv.counting import counted
 from edgekv.generation.request import ProgressCallback
 from edgekv.store.ownership import Ownership
 from edgekv.store.session_names import default_name, existing_path_of, holds_only_text, path_of, save_as, saved_names
@@ -50,7 +51,8 @@ class Documents:
             session.read(files=[file], progress=progress)
             name = save_as(lambda target: session.save(target, compress=True), name, self._owned)
             kept = min(session.n_cells, session.n_past)
-            return f"read {file.name} as {name!r}: {session.n_past:,} tokens, of which each head kept {kept:,} at most"
+            n_read = counted(session.n_past, "token")
+            return f"read {file.name} as {name!r}: {n_read}, of which each head kept {kept:,} at most"
 
     def ask(self, name: str, question: str, *, progress: ProgressCallback | None = None) -> str:
         """Answer a question about the text that was read under a name."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 
+from edgekv.counting import counted
 from edgekv.errors import EdgeKVError
 
 from .admission import MemoryBudget, logprob_bytes, request_bytes
@@ -86,7 +87,7 @@ class RequestQueue:
                 raise ApiError(
                     429,
                     "rate_limit_exceeded",
-                    f"{len(self._waiting)} requests are waiting already; try again later",
+                    f"{counted(len(self._waiting), 'request')} in the queue already; try again later",
                     retry_after_s=RETRY_S,
                 )
             running = Running(request, self._memory, self._seconds, self._left, self._ended)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from edgekv.counting import counted
 from edgekv.engine.loaded_model import LoadedModel
 from edgekv.engine.memory_guard import MemoryGuard
 from edgekv.errors import CeilingExceededError, ConfigError, PromptLengthError, SessionError
@@ -190,9 +191,8 @@ class PromptReader:
         """
         state, n = self._state, request.n_tokens
         if n > state.n_past:
-            raise ConfigError(
-                f"n_tokens={n} is beyond the {state.n_past} tokens that the session has read and said; give fewer"
-            )
+            past = counted(state.n_past, "token")
+            raise ConfigError(f"n_tokens={n} is beyond the {past} that the session has read and said; give fewer")
         state.go_back(n, other_draws=request.other_draws)
         stats.reused_tokens = state.n_past
         stats.prompt_tokens = n - state.n_past

@@ -88,7 +88,7 @@ def test_a_killed_batch_goes_on_where_it_was(command, run, rows, tmp_path):
     assert 3 <= kept.count(b"\n") < len(REQUESTS)
     said = run().stderr
     assert path.read_bytes().startswith(kept)
-    assert "24 of 24 requests have a result in results.jsonl" in said
+    assert "results of 24 of 24 requests are in results.jsonl" in said
     assert rows() == rows("whole.jsonl")
 
 
@@ -102,7 +102,7 @@ def test_ctrl_c_says_how_to_go_on(command, run, rows, tmp_path, workers):
         child.send_signal(signal.SIGINT)
         said = child.stderr.read()
         assert child.wait(LIMIT_S) == 130
-    assert "of 24 requests have a result in results.jsonl; the same command goes on from there" in said
+    assert "of 24 requests are in results.jsonl; the same command goes on from there" in said
     assert "Traceback" not in said
     n_before = len(rows())
     assert 2 <= n_before < 24  # the third line was seen, but may not have been on the disk yet
@@ -140,7 +140,7 @@ def test_a_cluster_whose_worker_dies_answers_all_the_same(command, rows, run, tm
 
 def test_failures_are_counted(run, rows):
     said = run(requests=[*REQUESTS[:2], request("wrong", "Hello", temperature=-1)], status=1).stderr
-    assert "3 of 3 requests have a result in results.jsonl, 1 of them an error" in said
+    assert "results of 3 of 3 requests are in results.jsonl, 1 of them an error" in said
     assert rows()["wrong"]["response"]["status_code"] == 400
     figures = json.loads(run("--json", requests=None, status=1).stdout)
     assert (figures["requests"], figures["results"], figures["failed"], figures["answered"]) == (3, 3, 1, 0)

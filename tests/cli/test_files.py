@@ -200,7 +200,7 @@ def test_bytes_that_are_no_text_are_told_once(model, options, capfd):
     Path("bad.log").write_bytes(b"the key is 417\n" * 20 + b"\xff")
     ended = run_here("ask", "-m", model, *SMALL, *REPLY, *options, "-f", "bad.log", "What?")
     assert ended.returncode == 0
-    assert (ended.stderr + capfd.readouterr().err).count("bad.log is not UTF-8 text at 1 place(s)") == 1
+    assert (ended.stderr + capfd.readouterr().err).count("bad.log is not UTF-8 text at 1 place") == 1
 
 
 @pytest.mark.usefixtures("folder")

@@ -83,7 +83,7 @@ def test_ctrl_c_while_a_file_is_read_takes_the_turn_back(model, book, isolated):
     assert "\n".join([first, *(line for line in rest if line)]) == whole.rstrip("\n")
     assert "not answered, with 1 file that goes with the next one (/drop leaves it out)" in stopped.stderr
     assert "what was read of it is taken back: " in stopped.stderr
-    assert "1 file is left out" in stopped.stderr
+    assert "1 file left out" in stopped.stderr
 
 
 def test_what_is_no_text_is_told_when_it_is_attached(model, book, tmp_path):
@@ -111,7 +111,7 @@ def test_a_message_that_fails_is_given_back_with_its_files(runtime, book, tmp_pa
     assert (talk.files, offered, talk.messages, talk.session.n_past) == (files, ["What?"], [], 0)
     assert "not answered, with 2 files that go with the next one (/drop leaves them out)" in capsys.readouterr().err
     run_command(talk, "/drop")
-    assert "2 files are left out" in capsys.readouterr().err
+    assert "2 files left out" in capsys.readouterr().err
     assert talk.files == []
 
 
@@ -263,14 +263,14 @@ def test_a_reading_that_is_stopped_goes_on(model, book, text_file):
     line = ["read", "-m", model, *SMALL, "--save", "book", "-f"]
     stopped = run(*line, book, interrupted=True)
     assert stopped.returncode == 130, stopped.stderr
-    assert "stopped; the 64 tokens that were read are saved as book.partial; the same command goes on" in stopped.stderr
+    assert "stopped; 64 tokens read, saved as book.partial; the same command goes on" in stopped.stderr
     assert saved_names() == ["book.partial"]
     other = run(*line, text_file(words(100).upper()))
     assert other.returncode == 2
     assert "'book.partial' is the beginning of another text" in other.stderr
     rest = run(*line, book)
     assert rest.returncode == 0, rest.stderr
-    assert "64 tokens were read; going on from there" in rest.stderr
+    assert "64 tokens read; going on from there" in rest.stderr
     assert saved_names() == ["book"]
     with (
         edgekv.Runtime(model, memory="4GiB", budget=64, block=32, threads=1) as rt,
@@ -286,7 +286,7 @@ def test_a_reading_of_several_files_goes_on(model, book, text_file):
     line = ["read", "-m", model, *SMALL, "--save", "book", "-f", *files]
     assert run(*line, interrupted=True).returncode == 130
     rest = run(*line)
-    assert (rest.returncode, "64 tokens were read; going on from there" in rest.stderr) == (0, True), rest.stderr
+    assert (rest.returncode, "64 tokens read; going on from there" in rest.stderr) == (0, True), rest.stderr
     with (
         edgekv.Runtime(model, memory="4GiB", budget=64, block=32, threads=1) as rt,
         rt.load_session(path_of("book")) as session,

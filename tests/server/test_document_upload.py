@@ -48,7 +48,7 @@ def test_bytes_that_are_no_text_are_told(ask):
     found = sent(ask, "a.log", b"the key is 417\n" * 20 + b"\xff").json()
     assert found["text"] == "the key is 417\n" * 20 + "\ufffd"
     (note,) = found["notes"]
-    assert note.startswith("a.log is not UTF-8 text at 1 place(s), which are read as \ufffd; ")
+    assert note.startswith("a.log is not UTF-8 text at 1 place, read as \ufffd; ")
 
 
 def test_a_name_that_no_file_can_have(ask):

@@ -83,11 +83,13 @@ def test_a_book_loses_its_headings_and_line_breaks(tmp_path: Path) -> None:
 def test_short_and_missing_texts_are_refused(model, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         prose.read_book(tmp_path / "none.txt")
-    with pytest.raises(InputError, match=r"has \d+ tokens, but 100000 are needed"):
+    with pytest.raises(InputError, match=r"has [\d,]+ tokens, but 100,000 are needed"):
         prose.passage(model, BOOK, 100_000, random.Random(0))
     for book in ("", "No end"):
         with pytest.raises(InputError, match="too few sentences"):
             prose.passage(model, book, 10, random.Random(0))
+    with pytest.raises(InputError, match="has 1 token, but 8 are needed"):
+        prose.first_tokens(model, "a", 8)
     with pytest.raises(InputError, match="no two sentences"):
         prose.plant("One sentence.", [(0.5, "A needle.")])
 
