@@ -245,7 +245,7 @@ def test_what_is_no_paper_is_refused(run, given, says):
 def test_fewer_texts_than_a_suite_has(run, rows, tmp_path):
     suite = '[[grid]]\ntask = "perplexity"\npolicies = ["sink"]\nbudgets = [24]\nblocks = [16]\nlengths = [60]\n'
     (tmp_path / "own.toml").write_text(suite + "n_sink = 0\nrecent = 0\nevict_every = 1\nsamples = 3\n")
-    assert "1 of 1 cases" in run("--suite", "own.toml", "--texts", "1").stderr
+    assert "results of 1 of 1 case are in" in run("--suite", "own.toml", "--texts", "1").stderr
     (row,) = rows()
     assert row["config"]["evict_every"] == 1
     assert row["result"]["n_evictions"] == 58 - 24  # every token after those that fit, and but for the last

@@ -97,7 +97,7 @@ def test_a_text_must_have_two_tokens_and_fit(tiny_model):
     path = str(tiny_model(n_layer=2, n_ctx_train=128))
     with OpenRuntime(threads=1) as runtimes:
         runtime = runtimes.get(Setting(model=path, budget=BUDGET, block=BLOCK, reposition="never"), 0)
-        with pytest.raises(ConfigError, match="1 tokens are too few"):
+        with pytest.raises(ConfigError, match="a perplexity of 1 token cannot be had"):
             perplexity(runtime, TOKENS[:1])
         with pytest.raises(InputError, match="129 tokens are wanted, but the model was trained on 128"):
             perplexity(runtime, TOKENS[:129])

@@ -207,5 +207,5 @@ def test_a_suite_may_have_data_beside_a_book(tmp_path):
 
 
 def test_a_first_question_that_is_not_there_is_told(data):
-    with pytest.raises(edgekv.ConfigError, match=r"seed=5, but .* has 1 questions"):
+    with pytest.raises(edgekv.ConfigError, match=r"seed=5, but .* has 1 question;"):
         Grid(task="qa", data=data(GOOD), seed=5).cases()

@@ -51,13 +51,13 @@ def test_pages_without_text_are_named(text_of):
 def test_what_is_left_out_is_told(text_of):
     page = b"<p>due <s>Monday</s><del> May 1</del> Friday<span hidden>x</span>"
     with pytest.warns(
-        UserWarning, match=r"without its struck-out text \(11 characters\), hidden text \(1 characters\)$"
+        UserWarning, match=r"without its struck-out text \(11 characters\), hidden text \(1 character\)$"
     ):
         assert text_of("page.html", page) == "due Friday"
 
 
 def test_a_scan_is_refused(text_of):
-    with pytest.raises(InputError, match=r"scan\.pdf has no text on its 2 page\(s\), as a scan has none; run OCR"):
+    with pytest.raises(InputError, match=r"scan\.pdf has no text on its 2 pages, as a scan has none; run OCR"):
         text_of("scan.pdf", pdf_of([[], []]))
 
 
