@@ -41,7 +41,7 @@ class Program:
         self.cache.clear()
         self.archive = RowArchive(self.cache, file.fileno(), 0, 1 << 30)
         self.fed = {}  # (layer, head, position) -> the rows that its token had when it was fed
-        self.given_up = set()  # places of the last recall, unless something was fed since
+        self.given_up = set()  # places of the last recall if nothing was fed since
         self.n_compared = self.n_evictions = 0
 
     def rows(self):
@@ -83,7 +83,7 @@ class Program:
         self.cache.probe(tokens_of(12, seed))
         n = self.archive.recall(self.cache, N_RECALLED, **SPAN).n_cells
         now, recalled = self.rows(), self.rows().keys() - kept.keys()
-        assert kept.items() <= now.items()  # those of means, too
+        assert kept.items() <= now.items()  # means, too
         assert len(recalled) == n * len(self.cache.heads)
         assert {place: now[place] for place in recalled} == {place: self.fed[place] for place in recalled}
         assert self.counts() == counts | dict.fromkeys(recalled, 0)
@@ -98,7 +98,7 @@ class Program:
 @pytest.mark.parametrize("kv_type", ROUNDING)
 @pytest.mark.parametrize("spec", SPECS)
 def test_a_token_is_in_one_mean_however_often_it_is_recalled(open_archived, spec, kv_type):
-    """What comes back is what was fed, though cells became means since. Each row was written once, when it was fed."""
+    """Recalled rows are those that were fed, though cells became means since. Each row was written once."""
     with open_archived(spec, kv_type=kv_type) as rt, tempfile.TemporaryFile(buffering=0) as file:
         program, rng = Program(rt, file), np.random.default_rng(7)
         for i in range(4):
@@ -111,7 +111,7 @@ def test_a_token_is_in_one_mean_however_often_it_is_recalled(open_archived, spec
                 program.compact()
                 assert 0 in program.counts().values()  # some of the recalled ones have stayed
                 program.recall(seed=200 + i)
-                program.recall(seed=300 + i)  # in place of those before
+                program.recall(seed=300 + i)  # takes the place of the last one
                 program.feed(2, seed=20 + i)
             program.compact()
         assert program.n_compared >= 0.75 * (program.n_evictions - 1) * len(rt.block_loop.cache.heads)
