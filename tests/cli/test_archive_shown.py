@@ -53,7 +53,7 @@ def test_a_chat_shows_what_is_archived(model):
     seen, recallable = re.search(r"remembers (\S+) of \1 tokens, (\S+) of them archived", shown.stderr).groups()
     assert 0 < int(recallable.replace(",", "")) < int(seen.replace(",", ""))
     assert re.search(
-        r"tokens archived · 1 recalls of 16 cells from [\d,]+ scanned tokens in", " ".join(shown.stderr.split())
+        r"tokens archived · 1 recall of 16 cells from [\d,]+ scanned tokens in", " ".join(shown.stderr.split())
     )
     assert "no longer remembered" not in shown.stderr
     text = shown.stdout[shown.stdout.index("forgotten,") :]
