@@ -32,7 +32,7 @@ GoesOn = Callable[[int, int], bool]  # (heads scanned, heads of all rounds) -> F
 
 
 class Recalled(NamedTuple):
-    """Cells that were filled in each head, and tokens scanned in all rounds. is_whole: it was not stopped"""
+    """Cells of each head that it filled and that are there, and tokens scanned in all rounds. is_whole: not stopped"""
 
     n_cells: int = 0
     n_scanned: int = 0
@@ -73,12 +73,8 @@ class Archive:
         self._restart(0)
 
     def _restart(self, begin: int) -> None:
-        """Begin again with the token at this position."""
-        if self._rows is not None:
-            self._rows.close()
-            self._rows = None
-        if self._file is not None:
-            os.truncate(self._file.fileno(), 0)
+        """Begin again with the token at this position, in a new file."""
+        self.close()
         self._begin = begin
         self._marks: weakref.WeakSet[Mark] = weakref.WeakSet()
         self.asked: Sequence[int] = ()
@@ -131,11 +127,11 @@ class Archive:
 
     def cut(self, n_past: int) -> None:
         """Forget the positions from n_past on."""
-        if n_past < self._begin:
+        if n_past < self._begin or (n_past == self._begin and self.failure):
             self._restart(n_past)
             return
         self._marks = weakref.WeakSet(mark for mark in self._marks if mark.n_past <= n_past)
-        if self._rows is not None and n_past < self._rows.end:
+        if self._rows is not None and n_past <= self._rows.end:
             self._rows.cut(n_past)
             if self._is_readable:
                 self.failure = ""  # there is room again
@@ -203,9 +199,9 @@ class Archive:
         probe: feeds the probe, once for each round
         goes_on: called between heads, with no call of the library under way; False ends the recall, with the cells of
             the round before
-        If the file cannot be read, note why; no cells are filled then.
+        If the file cannot be read, note why; cells of an earlier round stay, unless this one gave them up.
         """
-        rows, done = self._rows, Recalled()
+        rows, done, n_free = self._rows, Recalled(), cache.n_free
         if rows is None or not self._is_readable:
             return done
         try:
@@ -220,5 +216,5 @@ class Archive:
                 done = Recalled(n_filled, done.n_scanned + (self.n_tokens if n_heads else 0))
         except ArchiveError as error:
             self.failure, self._is_readable = f"{error}; what was evicted is forgotten", False
-            return done._replace(n_cells=0)
+            return done._replace(n_cells=n_free - cache.n_free)
         return done

@@ -362,6 +362,8 @@ class BlockLoop:
         if archive is None or not archive.asked or cache.n_cells == cache.n_past:  # nothing was evicted
             return True
         self._append(archive)
+        if archive.n_tokens == 0:
+            return True
         started = time.perf_counter()
         n_cells = recalled_cells(self._options.spare_cells)
         recalled = archive.recall(cache, lambda: self._probe(archive.asked), n_cells, rounds, goes_on)

@@ -39,6 +39,7 @@ EDGEKV_API void edgekv_archive_free(struct edgekv_archive * archive);
 // Write the rows of all tokens that were fed since the last call. None of them may have been evicted.
 // At the limit as many are written as fit, and later calls write nothing: archived are always the positions [begin, end).
 //   EDGEKV_STATUS_ARCHIVE        the file cannot be written; the archive keeps what it had, and later calls write nothing
+//                                until positions are forgotten
 //   EDGEKV_STATUS_INVALID_STATE  tokens between `end` and the newest have no cells any more
 EDGEKV_API enum edgekv_status edgekv_archive_append(
            struct edgekv_archive * archive,
@@ -77,7 +78,7 @@ struct edgekv_recall {
 // A recalled cell has an accumulated score of 0, and its norm1(V W_O) is computed at the next eviction. It goes into no mean, which may
 // have it already. A mean holds the position that it began with, so that token is not recalled.
 //
-// Cells that the last recall filled are given up, if nothing was fed since. A probe between two recalls sees those of the first.
+// Cells that the last recall filled are given up, if nothing was fed or restored since. A probe between two recalls sees those of the first.
 //   n_cells of the result : as asked for, or fewer: the free cells, or what the head with the fewest archived tokens lacks
 //   EDGEKV_STATUS_INVALID_STATE  there was no probe; or tokens were fed that are not archived yet, though there is room for them
 //   EDGEKV_STATUS_UNSUPPORTED    keys were turned to other RoPE positions

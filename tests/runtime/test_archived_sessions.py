@@ -6,12 +6,10 @@ import itertools
 import os
 import pickle
 from contextlib import nullcontext
-from io import FileIO
 
 import pytest
 from small import SETTINGS, words
 
-from edgekv.archive import session_archive
 from edgekv.errors import SessionError
 from edgekv.generation.sampler import GREEDY
 from edgekv.sessions.coverage import ARCHIVED as ARCHIVED_SHADE
@@ -239,24 +237,6 @@ def test_after_the_limit_a_session_that_goes_back_archives_again(archived):
         assert figures(session)[1] == 0
 
 
-def test_after_a_full_disk_a_session_that_goes_back_replies(archived, monkeypatch):
-    """The rows that were archived by then are recalled, and no error of the archive ends a reply."""
-    with archived.session(log=True) as session:
-        session.read(words(100))
-        n = session.n_past
-        session.read(words(50, "more"))
-        disk = os.dup(session._conversation.state.archive._file.fileno())
-        use_instead(session._conversation.state.archive, "/dev/full")
-        session.read(words(100, "most"))
-        assert "No space left" in session.stats.archive_failure
-        os.dup2(disk, session._conversation.state.archive._file.fileno())
-        os.close(disk)
-        session.rewind(n // 2)
-        session.read(words(200, "other"))
-        assert said(session, n=4)
-        assert session.stats.recalled_cells > 0
-
-
 @pytest.mark.parametrize("n_words", [12, 150])
 def test_a_loaded_session_knows_what_it_had_evicted(archived, tmp_path, n_words):
     """If every token still has its cells, all of them are archived when they go."""
@@ -463,45 +443,3 @@ def test_the_file_of_a_closed_session_is_gone(archived):
             said(session, n=2)
     archived.session().close()
     assert len(os.listdir("/proc/self/fd")) <= before + 1
-
-
-def use_instead(archive, path):
-    """Have the file of an archive be another one."""
-    other = os.open(path, os.O_RDWR)
-    os.dup2(other, archive._file.fileno())
-    os.close(other)
-
-
-@pytest.mark.parametrize("at_once", [True, False])
-def test_a_disk_that_is_full_or_fails_ends_no_reply(archived, at_once, monkeypatch):
-    """/dev/full takes nothing, and what it gives is not what was written."""
-    with archived.session() as session:
-        archive = session._conversation.state.archive
-        if at_once:
-            monkeypatch.setattr(session_archive, "temp_file", lambda _place: FileIO("/dev/full", "r+"))
-            session.read(words(150))
-            assert "cannot be written: No space left on device; tokens from 0 on are forgotten" in archive.failure
-            assert archive.n_tokens == 0
-        else:
-            session.read(words(150))
-            use_instead(archive, "/dev/full")
-        assert said(session, n=4)
-        assert session.stats.recalled_cells == 0
-        assert session.stats.archive_failure == archive.failure
-        assert ("has another checksum" in archive.failure) != at_once
-        assert said(session, words(60), n=4)
-        assert session.stats.recalled_cells == 0
-
-
-def test_a_folder_that_takes_no_file_is_named_when_something_is_evicted(open_runtime, tmp_path):
-    folder = tmp_path / "gone"
-    with open_runtime(**ARCHIVED, swap_dir=folder) as rt, rt.session() as session:
-        folder.rmdir()
-        assert said(session, "Hi", n=2)
-        assert session.stats.archive_failure == ""
-        session.read(words(150))
-        assert said(session, n=2)
-        stats = session.stats
-        assert f"{folder} takes no archive: No such file or directory; tokens from 0 on" in stats.archive_failure
-        assert (stats.archived_tokens, stats.recallable_tokens) == (0, 0)
-        assert stats.forgotten_tokens == stats.tokens_seen - stats.kept_tokens > 0

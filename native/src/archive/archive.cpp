@@ -26,7 +26,7 @@ edgekv_archive::edgekv_archive(const edgekv_cache & cache, int fd, int32_t begin
     require(begin >= 0 && begin <= cache.n_past, "an archive begins at a position that was fed, or at the next one");
     const uint64_t n_before   = static_cast<uint32_t>(begin) / SegmentFile::n_tokens; // segments that the file leaves out
     const uint64_t n_segments = n_before + limit_bytes / std::max<uint64_t>(1, file_.segment_bytes());
-    limit_ = static_cast<int32_t>(std::min<uint64_t>(n_segments * SegmentFile::n_tokens, INT32_MAX));
+    room_ = limit_ = static_cast<int32_t>(std::min<uint64_t>(n_segments * SegmentFile::n_tokens, INT32_MAX));
     uint32_t widest = 0;
     for (const RowBytes & head : file_.heads()) {
         widest = std::max({ widest, head.k, head.v });
@@ -36,6 +36,13 @@ edgekv_archive::edgekv_archive(const edgekv_cache & cache, int fd, int32_t begin
 
 void edgekv_archive::require_same_rows(const edgekv_cache & cache) const {
     require(row_bytes_of(cache) == file_.heads(), "the archive is of a cache with other rows; begin one with this cache");
+}
+
+void edgekv_archive::cut(int32_t end) {
+    if (end <= end_) {
+        end_   = std::max(begin_, end);
+        limit_ = room_; // the next rows follow without a gap
+    }
 }
 
 void edgekv_archive::append(const edgekv_cache & cache) {

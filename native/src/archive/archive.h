@@ -4,17 +4,16 @@
 #include "archive/segment_file.h"
 #include "cache/cache.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <vector>
 
 struct edgekv_archive {
     edgekv_archive(const edgekv_cache & cache, int fd, int32_t begin, uint64_t limit_bytes);
 
-    // Write the rows of the tokens that the cache was fed since. Throws Error; after one of the file nothing is written any more.
+    // Write the rows of the tokens that the cache was fed since. Throws Error; after one of the file nothing is written until a cut.
     void append(const edgekv_cache & cache);
 
-    void cut(int32_t end) { end_ = std::max(begin_, std::min(end_, end)); }
+    void cut(int32_t end);
 
     // Throws Error for a cache whose rows are of other sizes.
     void require_same_rows(const edgekv_cache & cache) const;
@@ -32,7 +31,8 @@ struct edgekv_archive {
     edgekv::SegmentFile file_;
     int32_t             begin_;
     int32_t             end_;
-    int32_t             limit_; // first position that there is no room for
+    int32_t             room_;  // first position that there is no room for
+    int32_t             limit_; // first position that is not written: the same, or where writing failed
     uint64_t            written_bytes_ = 0;
     std::vector<char>   rows_; // of one head in a segment
 };
