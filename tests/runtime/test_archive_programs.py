@@ -1,0 +1,144 @@
+"""Random programs over a cache and its archive, step by step against a plain model."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from contextlib import ExitStack
+
+import pytest
+from archive_model import ArchiveModel
+
+from edgekv.binding.row_archive import RowArchive
+
+BLOCK, BUDGET, RECENT, N_SINK = 32, 64, 8, 4
+BEFORE, AFTER = 20, 10
+N_STEPS = 60
+POLICIES = ["keydiff", "snapkv", "tova", "sink", "random(seed=5)", "l2norm", "keydiff+ada", "snapkv+ada"]
+
+
+@pytest.fixture(scope="module")
+def open_archived(open_runtime):
+    """A function that opens a runtime whose cells carry nothing but rows."""
+
+    def open_archived(**options):
+        return open_runtime(**{"focus_policy": "snapkv", "reposition": "never", "recent": RECENT} | options)
+
+    return open_archived
+
+
+class Program:
+    """A cache, its archive and their model, which take the same steps."""
+
+    def __init__(self, runtime, chance, new_file):
+        self.cache, self.policy = runtime.block_loop.cache, runtime.options.parsed_policy
+        self.chance, self.new_file = chance, new_file
+        self.cache.clear()
+        self.model = ArchiveModel(self.cache.heads)
+        self.archive, self.archived = None, None
+        self.recalled = {}  # what the last recall filled, unless something was fed or restored since
+        self.snapshots = []
+        self.begin_archive()
+
+    def begin_archive(self):
+        """Begin another archive with the next token. archived: the text as the archive has it"""
+        if self.archive is not None:
+            self.archive.close()
+        limit = self.chance.choice([1 << 30, 1 << 30, 600_000])
+        self.archive = RowArchive(self.cache, self.new_file().fileno(), self.cache.n_past, limit)
+
+    def tokens(self, n):
+        return [self.chance.randrange(3, 250) for _ in range(n)]
+
+    def feed(self):
+        n = self.chance.randint(1, BLOCK)
+        if n > self.cache.n_free:
+            self.evict()
+        self.cache.feed(self.tokens(n))
+        self.model.feed(self.cache, n)
+        self.recalled = {}
+
+    def append(self):
+        self.archive.append(self.cache)
+        end = self.archive.end
+        assert end == self.cache.n_past or end % 128 == 0  # at the limit are whole segments
+        self.archived = {at: rows[:end] for at, rows in self.model.stored.items()}
+
+    def evict(self):
+        self.append()
+        self.cache.compact(self.policy, BUDGET, n_sink=N_SINK, recent=RECENT)
+        self.model.evict(self.cache, BUDGET)
+        self.recalled = {}
+
+    def recall(self):
+        if self.cache.n_free == 0:
+            self.evict()
+        self.append()
+        self.cache.probe(self.tokens(self.chance.randint(1, min(16, self.cache.n_free))))
+        n_rows, n_wanted = self.chance.choice([0, 0, 3]), self.chance.randint(0, 40)
+        begin, end = self.archive.begin, self.archive.end
+        scores = self.model.scores(self.cache, begin, end, BEFORE, AFTER, n_rows) if end > begin else {}
+        free = self.cache.n_free + max(map(len, self.recalled.values()), default=0)
+        if self.chance.random() < 0.2:  # one that is given up changes nothing
+            self.archive.begin_recall(self.cache, n_wanted, n_rows=n_rows, before=BEFORE, after=AFTER)
+            self.archive.scan(1)
+            return
+        found = self.archive.recall(self.cache, n_wanted, n_rows=n_rows, before=BEFORE, after=AFTER)
+        for at, positions in self.recalled.items():
+            self.model.held[at] -= positions
+        n = min(n_wanted, free, self.model.recallable(begin, end))
+        assert found.n_cells == n
+        hot = {at: set(held) for at, held in self.model.held.items()}
+        self.model.recall(self.cache, scores, begin, n)
+        self.recalled = {at: self.model.held[at] - hot[at] for at in scores}
+
+    def drop(self):
+        n = self.chance.randint(0, self.cache.n_droppable)
+        if n > 0:
+            self.cache.drop(n)
+            self.go_to(self.model.n_past - n)
+            self.model.cut(self.cache.n_past)
+
+    def snapshot(self):
+        self.snapshots.append((self.cache.snapshot(), self.model.copy()))
+
+    def restore(self):
+        if self.snapshots:
+            snapshot, model = self.chance.choice(self.snapshots)
+            self.cache.restore(snapshot)
+            self.model, self.recalled = model.copy(), {}
+            self.go_to(self.cache.n_past)
+
+    def go_to(self, n_past):
+        """Cut the archive to a text's first tokens, or begin it again if it has others, or lacks some."""
+        begin, end = self.archive.begin, min(n_past, self.archive.end)
+        same = self.archived is not None and all(
+            rows[begin:end] == self.model.stored[at][begin:end] for at, rows in self.archived.items()
+        )
+        if begin <= n_past and same and end == n_past:
+            self.archive.cut(n_past)
+        else:
+            self.begin_archive()
+
+    def clear(self):
+        self.cache.clear()
+        self.model, self.recalled = ArchiveModel(self.cache.heads), {}
+        self.begin_archive()
+
+    def run(self):
+        steps = [self.feed] * 8 + [self.evict] * 4 + [self.recall] * 6 + [self.drop, self.snapshot, self.restore]
+        for step in self.chance.choices([*steps, self.begin_archive, self.clear], [*[4] * len(steps), 1, 1], k=N_STEPS):
+            step()
+            self.model.check(self.cache)
+
+
+@pytest.mark.parametrize("seed", [*range(16), *(pytest.param(i, marks=pytest.mark.nightly) for i in range(16, 200))])
+def test_programs_over_an_archive_do_what_the_model_does(open_archived, seed):
+    kv_type = ("f16", "q8_0", "q4_0")[seed // len(POLICIES) % 3]
+    options = {"policy": POLICIES[seed % len(POLICIES)], "kv_type": kv_type, "threads": 1 + seed % 3}
+    with open_archived(**options) as rt, ExitStack() as files:
+        program = Program(rt, random.Random(seed), lambda: files.enter_context(tempfile.TemporaryFile(buffering=0)))
+        try:
+            program.run()
+        finally:
+            program.archive.close()
