@@ -40,13 +40,26 @@ int main() {
     std::vector<float>         most(n_lanes), attended(n_lanes), out(n_lanes * dim);
     const std::vector<int32_t> n_seen(n_lanes, n_tile);
 
+    constexpr size_t   n_panels = 12, n_scanned = 128; // as of a probe of 32 tokens where six heads share keys
+    std::vector<float> panels(n_panels * dim * n_lanes), scratch(n_scanned * 2 * n_lanes);
+    std::vector<float> most_of_all(n_panels * n_lanes, -INFINITY), sums_of_all(n_panels * n_lanes);
+    std::generate(panels.begin(), panels.end(), draw);
+
     const double products = 2.0 * n_cells * dim * n_lanes * n_repeats;
     const double rows     = 2.0 * n_cells * dim * n_repeats;
 
     const double attention = 4.0 * n_cells * dim * n_queries * n_repeats;
     const double of_panel  = 4.0 * n_cells * dim * n_lanes * n_repeats;
 
-    std::printf("%-10s %10s %10s %10s %10s %10s %10s %10s\n", "", "weights", "norm1", "dots", "squares", "weighted", "attend", "of panels");
+    const double scanned   = products * n_panels;
+    const auto   each_tile = [&](auto f) {
+        for (size_t cell = 0; cell < n_cells; cell += n_scanned) {
+            f(KeyTile{ n_scanned, dim, n_panels, keys.data() + cell * dim, panels.data(), 0.0f, scratch.data() });
+        }
+    };
+
+    std::printf("%-10s %10s %10s %10s %10s %10s %10s %10s %10s %10s\n", "", "weights", "norm1", "dots", "squares", "weighted", "attend",
+                "of panels", "scan sums", "scan most");
     for (size_t k = 0; all_kernels[k] != nullptr; ++k) {
         const Kernels & kernel = *all_kernels[k];
         if (!runs_here(kernel.name)) {
@@ -54,7 +67,7 @@ int main() {
         }
         const auto repeat = [&](auto f) { return [&, f] { for (size_t i = 0; i < n_repeats; ++i) { f(); } }; };
         std::printf(
-            "%-10s %10.1f %10.1f %10.1f %10.1f %10.1f %10.1f %10.1f\n", kernel.name,
+            "%-10s %10.1f %10.1f %10.1f %10.1f %10.1f %10.1f %10.1f %10.1f %10.1f\n", kernel.name,
             gflops(products, repeat([&] {
                 kernel.add_attention(keys.data(), n_cells, panel.data(), dim, positions.data(), limits.data(), 0.0f, no_sinks.data(),
                                      lane_factors.data(), logits.data(), weights.data());
@@ -74,6 +87,12 @@ int main() {
                     kernel.attend_panel({ n_tile, dim, dim, panel.data(), keys.data() + cell * dim, keys.data() + cell * dim, dim,
                                           n_seen.data(), nullptr, 0.0f, nullptr, logits.data(), most.data(), attended.data(), out.data() });
                 }
+            })),
+            gflops(scanned, repeat([&] {
+                each_tile([&](const KeyTile & tile) { kernel.add_exponentials(tile, most_of_all.data(), sums_of_all.data()); });
+            })),
+            gflops(scanned, repeat([&] {
+                each_tile([&](const KeyTile & tile) { kernel.largest_weights(tile, most_of_all.data(), weights.data()); });
             })));
     }
 }

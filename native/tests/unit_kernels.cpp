@@ -255,6 +255,59 @@ void test_tiles(const Kernels & kernel, size_t n, size_t n_queries, float softca
     }
 }
 
+// Both passes of a scan, tile by tile; the last key is the first one once more.
+void test_scans(const Kernels & kernel, size_t n, size_t n_panels, size_t dim, float softcap, bool has_sinks) {
+    constexpr size_t n_tile    = 32;
+    const size_t     n_queries = n_panels * n_lanes;
+    auto             keys      = random_values(n * dim);
+    auto             panels    = random_values(n_queries * dim);
+    std::copy_n(keys.begin(), dim, keys.end() - static_cast<std::ptrdiff_t>(dim));
+    const auto         sinks = random_values(n_queries);
+    std::vector<float> most, sums, log_sums(n_queries), weights(n + n_lanes), scratch(n_tile * 2 * n_lanes);
+
+    const auto each_tile = [&](auto f) {
+        for (size_t first = 0; first < n; first += n_tile) {
+            const size_t n_keys = std::min(n_tile, n - first);
+            f(first, KeyTile{ n_keys, dim, n_panels, keys.data() + first * dim, panels.data(), softcap, scratch.data() });
+        }
+    };
+    const auto add = [&] {
+        most.assign(n_queries, -INFINITY);
+        most = has_sinks ? sinks : most;
+        sums.assign(n_queries, has_sinks ? 1.0f : 0.0f);
+        each_tile([&](size_t, const KeyTile & tile) { kernel.add_exponentials(tile, most.data(), sums.data()); });
+    };
+    add();
+    std::vector<double> expected(n);
+    for (size_t q = 0; q < n_queries; ++q) {
+        std::vector<double> powers(n);
+        double              total = has_sinks ? std::exp(double(sinks[q])) : 0.0;
+        for (size_t j = 0; j < n; ++j) {
+            double logit = 0.0;
+            for (size_t k = 0; k < dim; ++k) {
+                logit += double(panels[(q / n_lanes * dim + k) * n_lanes + q % n_lanes]) * keys[j * dim + k];
+            }
+            total += powers[j] = std::exp(softcap > 0.0f ? softcap * std::tanh(logit / softcap) : logit);
+        }
+        log_sums[q] = most[q] + std::log(sums[q]);
+        CHECK(is_close(log_sums[q], std::log(total)));
+        for (size_t j = 0; j < n; ++j) {
+            expected[j] = std::max(expected[j], powers[j] / total);
+        }
+    }
+    each_tile([&](size_t first, const KeyTile & tile) { kernel.largest_weights(tile, log_sums.data(), weights.data() + first); });
+    for (size_t j = 0; j < n; ++j) {
+        CHECK(std::fabs(weights[j] - expected[j]) <= 5e-5 * expected[j]);
+    }
+    CHECK(weights[0] == weights[n - 1]); // what a key gets does not depend on where it lies in a tile
+
+    for (const float spoilt : { NAN, -INFINITY, INFINITY }) {
+        keys[n / 2 * dim + 5] = spoilt;
+        add();
+        CHECK(std::all_of(sums.begin(), sums.end(), [](float sum) { return std::isnan(sum); }));
+    }
+}
+
 void test_squares(const Kernels & kernel) {
     constexpr size_t depth = 33;
     for (const size_t n : { 1, 12, 53 }) { // whole tiles, and not
@@ -322,6 +375,13 @@ void test_kernels() {
                             test_tiles(*all_kernels[i], n, n_queries, 2.0f, false, has_panels, has_gaps, true);
                         }
                     }
+                }
+            }
+            for (const size_t n : { 1, 12, 53, 64 }) { // whole tiles, and not
+                for (const size_t n_panels : { 1, 2, 3 }) {
+                    test_scans(*all_kernels[i], n, n_panels, 64, 0.0f, false);
+                    test_scans(*all_kernels[i], n, n_panels, 128, 2.0f, true);
+                    test_scans(*all_kernels[i], n, n_panels, 33, 0.0f, true);
                 }
             }
             ++n_run;

@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <numeric>
 
 namespace edgekv {
 
 BestPositions::BestPositions(uint32_t n, uint32_t before, uint32_t after) :
-    n_(n), before_(static_cast<int32_t>(before)), after_(static_cast<int32_t>(after)), weights_(size_t(before) + after + 1) {
+    n_(n), before_(static_cast<int32_t>(before)), after_(static_cast<int32_t>(after)), n_span_(before + after + 1),
+    weights_(2 * size_t(n_span_)) {
     best_.reserve(n);
 }
 
@@ -22,7 +24,8 @@ void BestPositions::begin(int32_t first, const std::vector<int32_t> * held) {
 }
 
 void BestPositions::add(float weight) {
-    weights_[static_cast<uint32_t>(next_) % weights_.size()] = weight;
+    const uint32_t i = static_cast<uint32_t>(next_) % n_span_;
+    weights_[i] = weights_[i + n_span_] = weight;
     ++next_;
     if (next_ - first_ > after_) {
         consider(next_ - 1 - after_);
@@ -45,12 +48,10 @@ void BestPositions::consider(int32_t position) {
         return;
     }
     const int32_t begin = std::max(first_, position - before_);
-    const int32_t end   = std::min(next_, position + after_ + 1);
-    double        sum   = 0.0;
-    for (int32_t p = begin; p < end; ++p) {
-        sum += weights_[static_cast<uint32_t>(p) % weights_.size()];
-    }
-    const Scored found = { static_cast<float>(sum / (end - begin)), position };
+    const int32_t n     = std::min(next_, position + after_ + 1) - begin;
+    const float * run   = weights_.data() + static_cast<uint32_t>(begin) % n_span_;
+    const double  sum   = std::accumulate(run, run + n, 0.0);
+    const Scored found = { static_cast<float>(sum / n), position };
     if (best_.size() == n_) {
         if (!(found > best_.front())) {
             return;
@@ -77,8 +78,8 @@ template <typename F> void Scan::each(Scan * scan, const ScanSize & size, F f) {
     array(&Scan::panels_, n_panels * size.dim * n_lanes);
     array(&Scan::most_, n_panels * n_lanes);
     array(&Scan::sums_, n_panels * n_lanes);
-    array(&Scan::factors_, n_panels * n_lanes);
-    array(&Scan::logits_, n_tokens * n_lanes);
+    array(&Scan::log_sums_, n_panels * n_lanes);
+    array(&Scan::scratch_, n_tokens * 2 * n_lanes);
     array(&Scan::weights_, n_tokens);
 }
 
@@ -125,43 +126,19 @@ void Scan::each_tile(const edgekv_archive & archive, size_t head, const edgekv_r
 
 void Scan::run(const edgekv_archive & archive, size_t head, const edgekv_rows & format, const edgekv_queries & queries, BestPositions & best) {
     fill_panels(queries);
-    int32_t    n_seen[n_lanes];
-    const auto attend = [&](size_t i, uint32_t n) { // logits_ then holds exp(logit - most so far)
-        std::fill_n(n_seen, n_lanes, static_cast<int32_t>(n));
-        AttentionPanel panel = {};
-        panel.n_cells        = n;
-        panel.dim_k          = queries.dim;
-        panel.queries        = panels_.data() + i * queries.dim * n_lanes;
-        panel.keys           = keys_.data();
-        panel.n_seen         = n_seen;
-        panel.softcap        = queries.softcap;
-        panel.logits         = logits_.data();
-        panel.most           = most_.data() + i * n_lanes;
-        panel.sums           = sums_.data() + i * n_lanes;
-        kernels().attend_panel(panel);
+    const auto tile = [&](uint32_t n) {
+        return KeyTile{ n, queries.dim, n_panels_, keys_.data(), panels_.data(), queries.softcap, scratch_.data() };
     };
-    each_tile(archive, head, format, true, [&](uint32_t n) {
-        for (size_t i = 0; i < n_panels_; ++i) {
-            attend(i, n);
-        }
-    });
+    each_tile(archive, head, format, true, [&](uint32_t n) { kernels().add_exponentials(tile(n), most_.data(), sums_.data()); });
     for (size_t i = 0; i < n_panels_ * n_lanes; ++i) {
         if (!std::isfinite(sums_[i])) {
             throw Error(EDGEKV_STATUS_NOT_FINITE, "a product of a query and an archived key is NaN or infinite; the model's weights may be "
                                                   "damaged");
         }
-        factors_[i] = 1.0f / sums_[i];
+        log_sums_[i] = most_[i] + std::log(sums_[i]);
     }
     each_tile(archive, head, format, false, [&](uint32_t n) {
-        std::fill_n(weights_.begin(), n, 0.0f);
-        for (size_t i = 0; i < n_panels_; ++i) {
-            attend(i, n); // the largest logit is known, so these are the weights but for the factor
-            for (uint32_t j = 0; j < n; ++j) {
-                for (size_t lane = 0; lane < n_lanes; ++lane) {
-                    weights_[j] = std::max(weights_[j], logits_[j * n_lanes + lane] * factors_[i * n_lanes + lane]);
-                }
-            }
-        }
+        kernels().largest_weights(tile(n), log_sums_.data(), weights_.data());
         std::for_each(weights_.begin(), weights_.begin() + n, [&](float weight) { best.add(weight); });
     });
     best.finish();

@@ -25,7 +25,7 @@ class BestPositions {
     void write(int32_t * positions) const;
     uint32_t n() const { return static_cast<uint32_t>(best_.size()); }
 
-    static size_t bytes(uint32_t n, uint32_t before, uint32_t after) { return n * sizeof(Scored) + (before + after + 1) * sizeof(float); }
+    static size_t bytes(uint32_t n, uint32_t before, uint32_t after) { return n * sizeof(Scored) + 2 * (before + after + 1) * sizeof(float); }
 
   private:
     struct Scored {
@@ -44,7 +44,8 @@ class BestPositions {
     int32_t                      next_  = 0; // position of the next weight
     const std::vector<int32_t> * held_  = nullptr;
     size_t                       n_passed_ = 0; // of those held
-    std::vector<float>           weights_;      // a ring of the newest
+    uint32_t                     n_span_;       // positions of a neighbourhood
+    std::vector<float>           weights_;      // (2, n_span_): a ring of the newest twice, so that all runs of it lie together
     std::vector<Scored>          best_;         // a heap, the least on top
 };
 
@@ -87,8 +88,8 @@ class Scan {
     std::vector<float>   panels_;    // (panels, dim, n_lanes)
     std::vector<float>   most_;      // (panels, n_lanes)
     std::vector<float>   sums_;      // likewise
-    std::vector<float>   factors_;   // likewise, 1 over the sums of all keys
-    std::vector<float>   logits_;    // (n_tokens, n_lanes)
+    std::vector<float>   log_sums_;  // likewise, of exp(logit) over all keys
+    std::vector<float>   scratch_;   // (n_tokens, 2, n_lanes)
     std::vector<float>   weights_;   // (n_tokens,)
 };
 

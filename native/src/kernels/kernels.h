@@ -47,6 +47,17 @@ struct AttentionPanel {
     float *         out;     // (dim_v, n_lanes) sums of these times the values
 };
 
+// Keys that all queries of some panels see, as a scan reads them.
+struct KeyTile {
+    size_t        n_keys;
+    size_t        dim;
+    size_t        n_panels;
+    const float * keys;    // (n_keys, dim)
+    const float * queries; // (n_panels, dim, n_lanes), times the scale of logits
+    float         softcap; // 0 = none
+    float *       scratch; // (n_keys rounded up to n_lanes, 2, n_lanes)
+};
+
 struct Kernels {
     const char * name; // "avx512", "avx2" or "baseline"
 
@@ -85,6 +96,12 @@ struct Kernels {
     // Bring `most`, `sums` and `out` up to date with a tile of cells. Where a logit is not finite, the query's sum becomes NaN.
     void (*attend)(const AttentionTile & tile);
     void (*attend_panel)(const AttentionPanel & panel);
+
+    // The softmax of each lane over many tiles, in two passes. The first brings most (n_panels, n_lanes), the largest logits so far,
+    // and sums, of exp(logit - most), up to date with a tile; where a logit is not finite, the lane's sum becomes NaN. The second
+    // writes the largest exp(logit - log_sum) of each key over all lanes; weights has memory up to a multiple of n_lanes keys.
+    void (*add_exponentials)(const KeyTile & tile, float * most, float * sums);
+    void (*largest_weights)(const KeyTile & tile, const float * log_sums, float * weights);
 };
 
 // Those of hooks/instructions.h.

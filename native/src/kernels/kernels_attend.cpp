@@ -36,7 +36,7 @@ void multiply_keys(const AttentionTile & tile, size_t stride) {
                     sums[c] += load(keys + c * tile.dim_k + k) * part;
                 }
             }
-            store(tile.logits + q * stride + first, sums_of<width>(sums));
+            store(tile.logits + q * stride + first, sums_of(sums));
         }
     }
 }

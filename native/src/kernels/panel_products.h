@@ -1,4 +1,4 @@
-// Products of a matrix with a panel, each of whose columns is a lane. All of it is each source's own (vectors.h).
+// Products of a matrix with panels, each of whose columns is a lane. All of it is each source's own (vectors.h).
 #pragma once
 
 #include "kernels/vectors.h"
@@ -16,22 +16,23 @@ struct Matrix {
     size_t        step;
 };
 
-template <size_t n> using Products = Vector[n][n_parts];
+// Of n rows with panels that lie one after another: vector p is the p-th of the first panel's row, then of the second's.
+template <size_t n, size_t n_panels = 1> using Products = Vector[n][n_panels * n_parts];
 
-// sums[r][p] += rows [0, n) times vector p of the panel's rows. With row_step known to the compiler, one register holds all addresses.
-template <size_t n, size_t row_step = 0>
-inline void multiply_rows(const Matrix & rows, const float * panel, size_t depth, Products<n> & sums) {
+// sums[r][p] += rows [0, n) times vector p of the panels' rows. With row_step known to the compiler, one register holds all addresses.
+template <size_t n, size_t row_step = 0, size_t n_panels = 1>
+inline void multiply_rows(const Matrix & rows, const float * panels, size_t depth, Products<n, n_panels> & sums) {
     const size_t step_of_rows = row_step > 0 ? row_step : rows.row_step;
     for (size_t k = 0; k < depth; ++k) {
-        Vector column[n_parts];
-        for (size_t p = 0; p < n_parts; ++p) {
-            column[p] = load(panel + k * n_lanes + p * width);
+        Vector column[n_panels * n_parts];
+        for (size_t p = 0; p < n_panels * n_parts; ++p) {
+            column[p] = load(panels + (p / n_parts * depth + k) * n_lanes + p % n_parts * width);
         }
 #pragma GCC unroll 16
         for (size_t r = 0; r < n; ++r) {
             const float factor = rows.data[r * step_of_rows + k * rows.step];
 #pragma GCC unroll 4
-            for (size_t p = 0; p < n_parts; ++p) {
+            for (size_t p = 0; p < n_panels * n_parts; ++p) {
                 sums[r][p] += factor * column[p];
             }
         }
@@ -39,24 +40,24 @@ inline void multiply_rows(const Matrix & rows, const float * panel, size_t depth
 }
 
 // Call f(row, its products) for each row from `first` on, n rows at once; the rest in smaller steps.
-template <size_t n, size_t row_step = 0, typename F>
-inline void each_product(const Matrix & rows, size_t n_rows, const float * panel, size_t depth, F f, size_t first = 0) {
+template <size_t n, size_t row_step = 0, size_t n_panels = 1, typename F>
+inline void each_product(const Matrix & rows, size_t n_rows, const float * panels, size_t depth, F f, size_t first = 0) {
     for (; first + n <= n_rows; first += n) {
-        Products<n> products = {};
-        multiply_rows<n, row_step>({ rows.data + first * rows.row_step, rows.row_step, rows.step }, panel, depth, products);
+        Products<n, n_panels> products = {};
+        multiply_rows<n, row_step, n_panels>({ rows.data + first * rows.row_step, rows.row_step, rows.step }, panels, depth, products);
         for (size_t r = 0; r < n; ++r) {
             f(first + r, products[r]);
         }
     }
     if constexpr (n > 1) {
-        each_product<(n > 4 ? 4 : 1), row_step>(rows, n_rows, panel, depth, f, first);
+        each_product<(n > 4 ? 4 : 1), row_step, n_panels>(rows, n_rows, panels, depth, f, first);
     }
 }
 
 // Cap the logits of a cell; 0 = none. One that is not finite becomes NaN, since the cap would make a number of it.
-inline void cap(Vector (&logits)[n_parts], float softcap) {
+template <size_t n> inline void cap(Vector (&logits)[n], float softcap) {
     if (softcap > 0.0f) {
-        float values[n_lanes];
+        float values[n * width];
         std::memcpy(values, logits, sizeof(values));
         for (float & value : values) {
             value = (bits_of<int32_t>(value) & 0x7FFFFFFF) < infinity ? softcap * tanhf(value / softcap) : NAN;

@@ -83,16 +83,22 @@ inline Vector zip_low(Vector a, Vector b) { return __builtin_shufflevector(a, b,
 inline Vector zip_high(Vector a, Vector b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
 #endif
 
-// The sum of each of n vectors, every `step`-th of an array, as one vector; n = width.
-template <size_t n> inline Vector sums_of(const Vector * vectors, size_t step = 1) {
+// The elements of each of n vectors, every `step`-th of an array, joined by f(Vector, Vector), as one vector; n = width.
+template <size_t n, typename F> inline Vector joined(const Vector * vectors, F f, size_t step = 1) {
     if constexpr (n == 1) {
         return *vectors;
     } else {
-        const Vector even = sums_of<n / 2>(vectors, 2 * step);
-        const Vector odd  = sums_of<n / 2>(vectors + step, 2 * step);
-        return zip_low(even, odd) + zip_high(even, odd);
+        const Vector even = joined<n / 2>(vectors, f, 2 * step);
+        const Vector odd  = joined<n / 2>(vectors + step, f, 2 * step);
+        return f(zip_low(even, odd), zip_high(even, odd));
     }
 }
+
+inline Vector sums_of(const Vector (&vectors)[width]) {
+    return joined<width>(vectors, [](Vector a, Vector b) { return a + b; });
+}
+
+inline Vector larger(Vector a, Vector b) { return a > b ? a : b; }
 
 constexpr int32_t infinity = 0x7F800000; // the bits of one
 
