@@ -297,6 +297,14 @@ def test_the_limit_is_one_of_the_file_wherever_the_archive_begins(open_archived,
         archive.close()
 
 
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
+def test_a_token_takes_the_bytes_that_the_plan_says(open_archived, file, kv_type):
+    with open_archived(kv_type=kv_type, archive="1MiB", focus_policy=None) as rt:
+        _, archive = archived(rt, file, tokens_of(N_TOKENS))
+        assert archive.written_bytes == N_TOKENS * rt.plan.archive_token_bytes
+        archive.close()
+
+
 def test_a_cut_archive_takes_other_tokens_at_the_same_positions(open_archived, file):
     with open_archived() as rt:
         written, cache = {}, rt.block_loop.cache
