@@ -138,8 +138,8 @@ int main(int argc, char ** argv) {
     {
         const Model model(argv[1], false, counting::device(), 99);
         test_token_of_llama(model);
-        test_token(model, "token", false, { 1, 128, 65, 1 });
-        test_token(model, "token, divided heads", true, { 1, 128, 65, 1 });
+        test_token(model, "token", false, { 1, 10, 8, 1 });
+        test_token(model, "token, divided heads", true, { 1, 10, 8, 1 });
         test_eviction(model, "eviction, keydiff", policy_of(EDGEKV_BASE_KEYDIFF), false, { 35, 36, 10, 1 });
         test_eviction(model, "eviction, keydiff+heads", policy_of(EDGEKV_BASE_KEYDIFF), true, { 95, 96, 10, 1 });
         test_eviction(model, "eviction, snapkv(max)", largest_attention(), false, { 66, 67, 15, 1 });

@@ -96,10 +96,10 @@ void FlatCache::add_layer(ggml_context * context, ggml_backend_buffer_type_t mem
     if (!latent) {
         add_rows(pool->v, more);
     }
-    pool->n_heads += n_head_kv;
     index_[il] = layers_.size();
     const auto number = static_cast<uint32_t>(pool - pools_.begin());
-    layers_.push_back({ il, number, n_heads(), n_head_kv, 0, head_dim_k, head_dim_v, pool->k, pool->v, {} });
+    layers_.push_back({ il, number, n_heads(), pool->n_heads, n_head_kv, 0, head_dim_k, head_dim_v, pool->k, pool->v, {} });
+    pool->n_heads += n_head_kv;
     add_reader(il, n_head, il);
     heads_.resize(heads_.size() + n_head_kv);
     uint32_t offset = 0;
@@ -172,7 +172,7 @@ uint32_t FlatCache::n_nodes() const {
     const bool copies       = std::any_of(pools_.begin(), pools_.end(), is_quantized);
     const bool one_by_one   = copies || n_cells_max() > layout_.n_cells;
     const auto of_a_call    = 7 + (copies ? 2 : 0) + (on_device_ ? 1 : 0); // five views, attention, its place; copies of rows, of a mask
-    uint32_t   n            = on_device_ ? pools_.size() : 0; // the masks there
+    uint32_t   n            = on_device_ ? 2 * pools_.size() : 0; // the lists and masks there
     for (const Layer & layer : layers_) {
         n += layer.readers.size() * (5 * layout_.n_slots + (one_by_one ? of_a_call * layer.n_head_kv : 0));
     }

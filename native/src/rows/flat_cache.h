@@ -40,7 +40,8 @@ class FlatCache {
     struct Layer {
         uint32_t            il; // llama.cpp's number
         uint32_t            pool;
-        uint32_t            first_head; // counted over all layers
+        uint32_t            first_head;    // counted over all layers
+        uint32_t            first_of_pool; // the same head, counted over the layers of its pool
         uint32_t            n_head_kv;
         uint32_t            n_group; // query heads of one KV head, of all readers
         uint32_t            head_dim_k;

@@ -26,10 +26,17 @@ ggml_tensor * contiguous(ggml_context * context, ggml_tensor * tensor) {
     return ggml_is_contiguous(tensor) ? tensor : ggml_cont(context, tensor);
 }
 
+// The copy of an input, which is made once: by the device whose tensors come after it.
+ggml_tensor * copied(ggml_context * context, ggml_tensor * input, ggml_tensor *& copy) {
+    copy = copy != nullptr ? copy : ggml_cont(context, input);
+    return copy;
+}
+
 } // namespace
 
 FlatGraph::FlatGraph(ggml_context * context, FlatCache & cache, uint32_t n_tokens, bool largest) :
-    cache_(cache), notes_(cache.notes()), parts_(cache.parts_of_batch(n_tokens)), n_tokens_(n_tokens), largest_(largest), masks_(cache.pools().size()) {
+    cache_(cache), notes_(cache.notes()), parts_(cache.parts_of_batch(n_tokens)), n_tokens_(n_tokens), largest_(largest),
+    lists_(cache.pools().size()), masks_(cache.pools().size()) {
     notes_.attended.clear();
     if (largest) {
         parts_ = { { &cache, n_tokens, 0 } };
@@ -40,7 +47,9 @@ FlatGraph::FlatGraph(ggml_context * context, FlatCache & cache, uint32_t n_token
         n_visible_ = cache.n_cells();
         max_kept_  = cache.n_cells_max() - cache.n_cells();
     }
-    rows_ = input(context, GGML_TYPE_I64, int64_t(n_tokens) * (cache.n_heads() + largest)); // and room for the queries'
+    for (const FlatCache::Pool & pool : cache.pools()) {
+        rows_.push_back(input(context, GGML_TYPE_I64, int64_t(n_tokens) * (pool.n_heads + largest))); // and room for the queries'
+    }
     if (HostAttention::can_attend(cache)) {
         n_visible_ = cache.n_open(); // it looks up how many are filled
     } else {
@@ -83,8 +92,8 @@ void FlatGraph::set_input(const llama_ubatch & ubatch) const {
              "another model", il);
     }
     notes_.written = true;
-    auto * rows = static_cast<int64_t *>(rows_->data);
     for (const auto & layer : cache_.layers()) {
+        auto * rows = static_cast<int64_t *>(rows_[layer.pool]->data) + size_t(layer.first_of_pool) * n_tokens_;
         for (const FlatCache::Part & part : parts_) {
             for (uint32_t t = 0; t < part.n_tokens; ++t) {
                 for (size_t g = 0; g < layer.n_head_kv; ++g) {
@@ -140,8 +149,7 @@ ggml_tensor * FlatGraph::rows_of(ggml_context * context, ggml_tensor * rows, con
 }
 
 // The part of the mask that is theirs, (rows, n_tokens). The host's kernels read it where it is. Those of devices read runs of 16
-// bytes, and some take its length for its stride, so there it is a copy. It is made of a copy of the whole that lies there too: a
-// view of the host's mask would be sent by itself, for every call.
+// bytes, and some take its length for its stride, so there it is a copy.
 ggml_tensor * FlatGraph::mask_of(ggml_context * context, const FlatCache::Layer & layer, const Run & run) {
     const bool   host   = pool_of(layer).host;
     const size_t n_rows = n_read(layer, run);
@@ -149,11 +157,7 @@ ggml_tensor * FlatGraph::mask_of(ggml_context * context, const FlatCache::Layer 
     if (whole && !(largest_ && (host || max_kept_ > 0))) { // the largest graph has all the nodes that any may have
         return mask_;
     }
-    ggml_tensor *& there = masks_[layer.pool];
-    if (!host && there == nullptr) {
-        there = ggml_cont(context, mask_);
-    }
-    ggml_tensor * all  = host ? mask_ : there;
+    ggml_tensor * all  = host ? mask_ : copied(context, mask_, masks_[layer.pool]);
     ggml_tensor * part = ggml_view_2d(context, all, n_rows, n_tokens_, all->nb[1], (max_kept_ - run.kept) * all->nb[0]);
     return host ? part : ggml_cont(context, part);
 }
@@ -204,15 +208,19 @@ void FlatGraph::keep_queries(ggml_context * context, ggml_cgraph * graph, ggml_t
     }
 }
 
-void FlatGraph::store(ggml_context * context, ggml_cgraph * graph, ggml_tensor * pool, ggml_tensor * rows,
-                      uint32_t first_head, uint32_t n_heads) {
-    const int64_t n     = int64_t(n_heads) * n_tokens_;
-    const size_t  begin = size_t(first_head) * n_tokens_ * rows_->nb[0];
-    if (ggml_nelements(rows) != pool->ne[0] * n) {
+// Where a layer's keys and values go.
+ggml_tensor * FlatGraph::places_of(ggml_context * context, const FlatCache::Layer & layer) {
+    ggml_tensor * rows = rows_[layer.pool];
+    ggml_tensor * all  = pool_of(layer).host ? rows : copied(context, rows, lists_[layer.pool]);
+    return ggml_view_1d(context, all, int64_t(layer.n_head_kv) * n_tokens_, size_t(layer.first_of_pool) * n_tokens_ * all->nb[0]);
+}
+
+void FlatGraph::store(ggml_context * context, ggml_cgraph * graph, ggml_tensor * pool, ggml_tensor * rows, ggml_tensor * places) {
+    if (ggml_nelements(rows) != pool->ne[0] * places->ne[0]) {
         throw std::runtime_error("keys or values are of other sizes than the model's metadata says");
     }
-    rows = ggml_reshape_2d(context, contiguous(context, rows), pool->ne[0], n);
-    ggml_build_forward_expand(graph, ggml_set_rows(context, pool, rows, ggml_view_1d(context, rows_, n, begin)));
+    rows = ggml_reshape_2d(context, contiguous(context, rows), pool->ne[0], places->ne[0]);
+    ggml_build_forward_expand(graph, ggml_set_rows(context, pool, rows, places));
 }
 
 ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
@@ -223,9 +231,10 @@ ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_cgraph * graph, ggm
     keep_queries(context, graph, q, il);
     if (k != nullptr) {
         notes_.attention[il] = { rope_of(k), scale, rotation_of(k), rotation_of(v) };
-        store(context, graph, layer.k, k, layer.first_head, layer.n_head_kv);
+        ggml_tensor * places = places_of(context, layer);
+        store(context, graph, layer.k, k, places);
         if (!layer.is_latent()) {
-            store(context, graph, layer.v, v, layer.first_head, layer.n_head_kv);
+            store(context, graph, layer.v, v, places);
         }
     } else if (scale != cache_.attention(layer.il).scale) { // all that read a row score it with one scale
         throw std::runtime_error("layers that share rows scale their scores differently");

@@ -51,11 +51,11 @@ class FlatGraph {
     uint32_t         n_read(const FlatCache::Layer & layer, const Run & run) const;
     ggml_tensor *    rows_of(ggml_context * context, ggml_tensor * rows, const FlatCache::Layer & layer, const Run & run) const;
     ggml_tensor *    mask_of(ggml_context * context, const FlatCache::Layer & layer, const Run & run);
+    ggml_tensor *    places_of(ggml_context * context, const FlatCache::Layer & layer);
     ggml_tensor *    attend(ggml_context * context, ggml_tensor * q, ggml_tensor * sinks, const FlatCache::Layer & layer,
                             const Run & run, float scale, float softcap);
     void             keep_queries(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, uint32_t il);
-    void             store(ggml_context * context, ggml_cgraph * graph, ggml_tensor * pool, ggml_tensor * rows,
-                           uint32_t first_head, uint32_t n_heads);
+    void             store(ggml_context * context, ggml_cgraph * graph, ggml_tensor * pool, ggml_tensor * rows, ggml_tensor * places);
 
     // What a part of the batch needs of a graph.
     struct Slot {
@@ -71,10 +71,13 @@ class FlatGraph {
     bool               largest_;
     uint32_t           max_kept_;
     uint32_t           n_visible_; // open rows that it attends to
-    ggml_tensor *      rows_;      // I64 (n_tokens * n_heads), by layer, token, head: where keys and values go
     ggml_tensor *      mask_ = nullptr; // F16 (columns, n_tokens): column max_kept_ is the first open row; none on the host
 
-    std::vector<ggml_tensor *> masks_; // by pool, on its device: copies that heads of other lengths than the longest read
+    std::vector<ggml_tensor *> rows_; // by pool, I64 (n_tokens * n_heads), by layer, token, head: where keys and values go
+
+    // By pool, on its device: copies of the two, of which layers and heads read a part. A part of the host's would be sent by itself.
+    std::vector<ggml_tensor *> lists_;
+    std::vector<ggml_tensor *> masks_;
     std::deque<HostAttention>   on_host_; // of every layer
     std::deque<WindowAttention> windows_;
 };
