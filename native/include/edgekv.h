@@ -167,6 +167,8 @@ struct edgekv_shape {
 
     uint64_t graph_bytes;        // what graphs that score and move rows would take in the host's memory, if rows lay there
     uint64_t device_graph_bytes; // and what they take on devices
+
+    uint64_t graph_description_bytes; // in the host's memory, of the graphs on devices
 };
 
 // Say what the context's cache looks like.

@@ -140,11 +140,11 @@ int main(int argc, char ** argv) {
         test_token_of_llama(model);
         test_token(model, "token", false, { 1, 10, 8, 1 });
         test_token(model, "token, divided heads", true, { 1, 10, 8, 1 });
-        test_eviction(model, "eviction, keydiff", policy_of(EDGEKV_BASE_KEYDIFF), false, { 35, 36, 10, 1 });
-        test_eviction(model, "eviction, keydiff+heads", policy_of(EDGEKV_BASE_KEYDIFF), true, { 95, 96, 10, 1 });
-        test_eviction(model, "eviction, snapkv(max)", largest_attention(), false, { 66, 67, 15, 1 });
-        test_eviction(model, "eviction, snapkv(max)+heads", largest_attention(), true, { 96, 97, 15, 1 });
-        test_eviction(model, "eviction, snapkv+critical", critical(), false, { 126, 127, 75, 61 });
+        test_eviction(model, "eviction, keydiff", policy_of(EDGEKV_BASE_KEYDIFF), false, { 10, 12, 10, 1 });
+        test_eviction(model, "eviction, keydiff+heads", policy_of(EDGEKV_BASE_KEYDIFF), true, { 20, 22, 10, 1 });
+        test_eviction(model, "eviction, snapkv(max)", largest_attention(), false, { 20, 22, 15, 1 });
+        test_eviction(model, "eviction, snapkv(max)+heads", largest_attention(), true, { 25, 27, 15, 1 });
+        test_eviction(model, "eviction, snapkv+critical", critical(), false, { 60, 62, 45, 31 });
         test_question(model, { 5, 6, 10, 17460 });
     }
     std::puts(n_failed == 0 ? "OK" : "FAILED");

@@ -302,7 +302,9 @@ void test_queries_are_counted_where_they_lie(const Model & model, const char * k
     CHECK(edgekv_cache_device_bytes(cache.get()) == shape.device_query_row_bytes * (16 + 8) + shape.device_graph_bytes);
     CHECK(edgekv_cache_estimate_device_bytes(nullptr, &needs) == 0 && edgekv_cache_device_bytes(nullptr) == 0);
     CHECK(edgekv_cache_bytes(cache.get()) + edgekv_cache_device_bytes(cache.get()) ==
-          edgekv_cache_bytes(plain.get()) - plain->shape.head_bytes + shape.head_bytes + shape.device_graph_bytes);
+          edgekv_cache_bytes(plain.get()) - plain->shape.head_bytes + shape.head_bytes + shape.device_graph_bytes +
+              shape.graph_description_bytes);
+    CHECK(shape.graph_description_bytes > 64 * ggml_tensor_overhead()); // a graph's nodes, at least
 }
 
 } // namespace

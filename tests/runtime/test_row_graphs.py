@@ -372,3 +372,13 @@ def test_norms_by_quantised_projections(tiny_model, stage, projections, kv_type)
         work, plan = run.runtime.block_loop.work, run.runtime.plan
     assert (work.staged_layers > 0) == (plan.parts.repacking > 0)
     assert plan.parts.repacking == 0 or repack
+
+
+@pytest.mark.parametrize("heads_differ", [False, True])
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
+def test_norms_of_more_values_than_a_product_takes(tiny_model, uneven_model, stage, heads_differ, kv_type):
+    """An eviction has 192 new values of each head, and a product takes 128. Norms decide what stays."""
+    stage("graphs")
+    spec = "snapkv+critical(alpha=0, epsilon=1)" + "+ada" * heads_differ
+    path, shape = (uneven_model, UNEVEN) if heads_differ else (tiny_model(**SHAPE, n_ctx_train=2048), SHAPE)
+    read_and_check(path, shape, spec, n_tokens=1500, block=192, kv_type=kv_type)

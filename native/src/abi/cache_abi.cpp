@@ -54,7 +54,8 @@ uint64_t edgekv_cache_estimate_bytes(const struct edgekv_shape * shape, const st
     const uint64_t n_rows = uint64_t(shape->n_head_total) * shape->n_cells;
     return CellArrays::bytes(n_rows, cell_parts(*shape, *params)) + Workspace::estimate_bytes(*shape, *params) + shape->state_bytes +
            shape->query_row_bytes * (n_text_rows(params->n_query_rows, params->n_draft) + params->n_probe_rows) +
-           (params->staged == EDGEKV_STAGING_GRAPHS ? shape->graph_bytes : 0);
+           (params->staged == EDGEKV_STAGING_GRAPHS ? shape->graph_bytes : 0) +
+           (params->staged == EDGEKV_STAGING_COPIES ? 0 : shape->graph_description_bytes);
 }
 
 uint64_t edgekv_cache_estimate_device_bytes(const struct edgekv_shape * shape, const struct edgekv_cache_params * params) {

@@ -32,6 +32,7 @@ edgekv_shape shape_of(const llama_context * ctx) {
     for (uint32_t p = 0; p < flat.pools().size(); ++p) {
         const bool host = ggml_backend_buffer_is_host(flat.pools()[p].k->buffer);
         (host ? shape.graph_bytes : shape.device_graph_bytes) += RowGraphs::bytes(flat, p);
+        (host ? shape.graph_bytes : shape.graph_description_bytes) += RowGraphs::host_bytes(flat, p);
     }
     for (const FlatCache::Layer & layer : flat.layers()) {
         const uint64_t row = layer.row_bytes();

@@ -22,11 +22,15 @@ ggml_backend_t backend_of(const llama_context & ctx, const ggml_tensor & tensor)
 
 Graph::Graph(ggml_backend_t backend, ggml_tensor & memory, size_t place_bytes) :
     backend_(backend), memory_(memory), place_bytes_(rounded(place_bytes)) {
-    const size_t n_bytes = 2 * n_nodes * ggml_tensor_overhead() + ggml_graph_overhead_custom(n_nodes, false);
-    context_.reset(ggml_init({ n_bytes, nullptr, true }));
+    context_.reset(ggml_init({ description_bytes(), nullptr, true }));
     if (!context_) {
         throw std::bad_alloc();
     }
+}
+
+// Of the nodes, and of tensors of the newest section that are none.
+size_t Graph::description_bytes() {
+    return (n_nodes + n_section) * ggml_tensor_overhead() + ggml_graph_overhead_custom(n_nodes, false);
 }
 
 ggml_context * Graph::begin() {
@@ -35,6 +39,14 @@ ggml_context * Graph::begin() {
     n_small_ = 0;
     n_bound_ = 0;
     return context_.get();
+}
+
+ggml_context * Graph::begin_section(bool alone) {
+    n_small_ = 0;
+    if (!alone && ggml_graph_n_nodes(graph_) + n_section <= n_nodes) {
+        return context_.get();
+    }
+    return compute_if_supported() ? begin() : nullptr;
 }
 
 ggml_tensor * Graph::in_place(size_t place, ggml_tensor * node) {
@@ -81,7 +93,7 @@ bool Graph::is_supported() const {
 
 bool Graph::compute_if_supported() {
     const bool supported = is_supported();
-    if (supported) {
+    if (supported && ggml_graph_n_nodes(graph_) > 0) {
         compute();
     }
     return supported;

@@ -15,7 +15,8 @@ namespace edgekv {
 ggml_backend_t backend_of(const llama_context & ctx, const ggml_tensor & tensor);
 
 // Nodes are given memory as they are made, from a tensor that lies there: in the places 0, 1 and 2, whose nodes the caller lets
-// follow one another, or after them. So to build and compute allocates nothing here.
+// follow one another, or after them. So to build and compute allocates nothing here. A graph has sections, one computed after the
+// other, which share that memory: a device is told of as many at once as there is room for.
 class Graph {
   public:
     static constexpr size_t n_places  = 3;
@@ -25,10 +26,15 @@ class Graph {
     Graph(ggml_backend_t backend, ggml_tensor & memory, size_t place_bytes);
 
     static size_t bytes(size_t place_bytes, size_t small_bytes) { return n_places * rounded(place_bytes) + small_bytes; }
+    static size_t description_bytes(); // in the host's memory
     static size_t rounded(size_t n_bytes) { return (n_bytes + alignment - 1) / alignment * alignment; } // what a node takes
 
     ggml_backend_t backend() const { return backend_; }
     ggml_context * begin(); // where to make the nodes of the next graph, instead of the last one's
+
+    // Where to make the nodes of another section, n_section at most. What is there is computed first if it has to be: `alone` for
+    // what the host sends next, or for want of room. NULL where the backend does not support it.
+    ggml_context * begin_section(bool alone = false);
 
     // Give a new node its memory. A view has that of what it looks at.
     ggml_tensor * in_place(size_t place, ggml_tensor * node);
@@ -40,7 +46,8 @@ class Graph {
     bool compute_if_supported();
 
   private:
-    static constexpr size_t n_nodes = 64; // of one graph, at most
+    static constexpr int n_section = 64;            // nodes
+    static constexpr int n_nodes   = 4 * n_section; // of one graph, at most
 
     ggml_tensor * put(size_t offset, ggml_tensor * node);
 

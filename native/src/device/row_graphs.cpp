@@ -69,6 +69,11 @@ uint64_t RowGraphs::bytes(const FlatCache & flat, uint32_t pool) {
            sizeof(float) * (2 * n + dim_k * dim_k + dim_v * dim_v) + flat.layers().size() * factor_bytes(rows);
 }
 
+// The description of a graph, and the rows that are noted.
+uint64_t RowGraphs::host_bytes(const FlatCache & flat, uint32_t pool) {
+    return Graph::description_bytes() + 2 * sizeof(int32_t) * n_listed(flat, pool);
+}
+
 RowGraphs::RowGraphs(const llama_context & ctx, const FlatCache & flat, uint32_t pool, const std::vector<RopeAngles> & angles) :
     flat_(flat), pool_(flat.pools()[pool]), number_(pool), memory_(n_tensors), turned_(flat.layers().size()) {
     const ggml_backend_t backend = backend_of(ctx, *pool_.k);

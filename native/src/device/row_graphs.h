@@ -34,8 +34,9 @@ class RowGraphs {
     // angles: of every layer of the cache, where keys are turned; else none. Throws std::bad_alloc.
     RowGraphs(const llama_context & ctx, const FlatCache & flat, uint32_t pool, const std::vector<RopeAngles> & angles);
 
-    static uint64_t bytes(const FlatCache & flat, uint32_t pool); // that one takes beside the rows
-    uint64_t        bytes(bool host) const { return memory_.bytes(host); }
+    static uint64_t bytes(const FlatCache & flat, uint32_t pool);      // that one takes beside the rows
+    static uint64_t host_bytes(const FlatCache & flat, uint32_t pool); // and in the host's memory, wherever the rows lie
+    uint64_t        bytes(bool host) const { return memory_.bytes(host) + (host ? host_bytes(flat_, number_) : 0); }
 
     // Write what every head's cells, its kept ones and n_filled more, are scored with, to scores, by cell of the pool: base scores,
     // not pooled yet, or what they get of attention, as `attend` has it. Before, scores hold how many of the queries come
@@ -51,8 +52,12 @@ class RowGraphs {
     // before. False likewise.
     bool measure(uint32_t n_filled, float * by_cell);
 
-    // Write the sum of norm1(V W_O) over all query heads that read a value, (n_head_kv, n), of n rows of each head of a layer; by
-    // W_O of every reader of the layer, which must lie beside the rows. False likewise.
+    static constexpr size_t n_values = 128;
+    size_t                  n_listed() const { return static_cast<size_t>(first_->ne[0]); }
+
+    // Write the sum of norm1(V W_O) over all query heads that read a value, of listed rows of a layer: n_values of every head,
+    // (n_head_kv, n_values), then the next ones, and at last what is left; n_listed() at most. By W_O of every reader of the layer,
+    // which must lie beside the rows. False likewise.
     bool norms(uint32_t layer, const std::vector<WeightRows> & projections, const std::vector<int32_t> & rows, float * norms);
 
     bool moves() const { return moves_; } // whether the backend can move rows byte for byte
@@ -108,7 +113,7 @@ class RowGraphs {
     ggml_tensor * before_rope(ggml_context * context, ggml_tensor * keys, const int32_t * rope_positions, const Run & run);
     bool          attend(const edgekv_policy & policy, const GraphQueries & queries, const Run & run);
     ggml_tensor * largest_of(ggml_context * context, ggml_tensor * weights, ggml_tensor * zeros, ggml_tensor * before);
-    bool          add_norms(uint32_t layer, const ggml_tensor & w_o, uint32_t n_group, int64_t n, bool first);
+    bool          add_norms(uint32_t layer, const ggml_tensor & w_o, uint32_t n_group, size_t listed, int64_t n, bool first);
     ggml_tensor * rows_of(ggml_context * context, ggml_tensor * all, const Run & run);
     ggml_tensor * sharpened(ggml_context * context, ggml_tensor * logits, const GraphQueries & queries, const Run & run, size_t first);
     ggml_tensor * place_of(ggml_context * context, ggml_tensor * by_cell, const Run & run);

@@ -47,8 +47,10 @@ bool RowGraphs::score(const edgekv_policy & policy, uint32_t n_filled, const Gra
     });
 }
 
-// Call f for the heads of every layer, run by run, until one call returns false; then bring what they left in scores_.
+// Have f make the sections of a graph for the heads of every layer, run by run, until one call returns false; then bring what they
+// leave in scores_.
 bool RowGraphs::by_run(uint32_t n_filled, float * by_cell, const std::function<bool(const Run & run)> & f) {
+    graph_->begin();
     for (uint32_t i = 0; i < flat_.layers().size(); ++i) {
         const FlatCache::Layer & layer = flat_.layers()[i];
         for (uint32_t g = 0; layer.pool == number_ && g < layer.n_head_kv;) {
@@ -58,6 +60,9 @@ bool RowGraphs::by_run(uint32_t n_filled, float * by_cell, const std::function<b
             }
             g += run.n_heads;
         }
+    }
+    if (!graph_->compute_if_supported()) {
+        return false;
     }
     take(by_cell, ggml_nelements(scores_));
     return true;
@@ -93,10 +98,14 @@ ggml_tensor * RowGraphs::place_of(ggml_context * context, ggml_tensor * by_cell,
 
 bool RowGraphs::score(const edgekv_policy & policy, const int32_t * rope_positions, const Run & run) {
     Graph &        graph   = *graph_;
-    ggml_context * context = graph.begin();
-    ggml_tensor *  keys    = rows_of(context, pool_.k, run);
-    ggml_tensor *  scores;
-    if (traits_of(policy).before_rope && turned_[run.layer].n_rot > 0) {
+    const bool     undone  = traits_of(policy).before_rope && turned_[run.layer].n_rot > 0;
+    ggml_context * context = graph.begin_section(undone);
+    if (context == nullptr) {
+        return false;
+    }
+    ggml_tensor * keys = rows_of(context, pool_.k, run);
+    ggml_tensor * scores;
+    if (undone) {
         keys = before_rope(context, keys, rope_positions, run);
         if (keys == nullptr) {
             return false;
@@ -109,7 +118,7 @@ bool RowGraphs::score(const edgekv_policy & policy, const int32_t * rope_positio
         scores = ggml_scale_inplace(context, ggml_sqrt_inplace(context, scores), -1.0f);
     }
     graph.add(ggml_cpy(context, scores, place_of(context, scores_, run)));
-    return graph.compute_if_supported();
+    return true;
 }
 
 // A run's keys (dim, n, heads) as they were before RoPE; NULL where they cannot be turned back.
@@ -150,10 +159,13 @@ bool RowGraphs::attend(const edgekv_policy & policy, const GraphQueries & querie
     for (size_t first = 0; first < n_rows; first += n_once) {
         const size_t   n_now   = std::min(n_once, n_rows - first);
         Graph &        graph   = *graph_;
-        ggml_context * context = graph.begin();
-        ggml_tensor *  keys    = rows_of(context, pool_.k, run);
-        ggml_tensor *  rows    = queries_of(context, run, first, n_now, !stay);
-        ggml_tensor *  logits  = graph.in_place(1, ggml_mul_mat(context, keys, rows)); // (n, rows, query heads)
+        ggml_context * context = graph.begin_section(!queries.gains.empty());
+        if (context == nullptr) {
+            return false;
+        }
+        ggml_tensor * keys   = rows_of(context, pool_.k, run);
+        ggml_tensor * rows   = queries_of(context, run, first, n_now, !stay);
+        ggml_tensor * logits = graph.in_place(1, ggml_mul_mat(context, keys, rows)); // (n, rows, query heads)
         ggml_prec_set_acc(logits, GGML_PREC_F32);
 
         // a softmax makes a silent 0 of -inf; NaN * 0 is none
@@ -187,9 +199,6 @@ bool RowGraphs::attend(const edgekv_policy & policy, const GraphQueries & querie
             ggml_tensor * scores = of_rows(context, graph.in_place(2, ggml_cont(context, weights)));
             scores               = ggml_scale_inplace(context, scores, 1.0f / static_cast<float>(layer.n_group));
             graph.add(first == 0 ? ggml_cpy(context, scores, place) : ggml_add_inplace(context, place, scores));
-        }
-        if (!graph.compute_if_supported()) {
-            return false;
         }
     }
     return true;

@@ -9,11 +9,14 @@ namespace edgekv {
 bool RowGraphs::square(uint32_t n_filled, float * squares) {
     return graph_ && by_run(n_filled, squares, [&](const Run & run) {
         Graph &        graph   = *graph_;
-        ggml_context * context = graph.begin();
-        ggml_tensor *  values  = rows_of(context, pool_.v, run);
-        ggml_tensor *  sums    = of_rows(context, graph.in_place(1, ggml_sqr(context, values)));
+        ggml_context * context = graph.begin_section();
+        if (context == nullptr) {
+            return false;
+        }
+        ggml_tensor * values = rows_of(context, pool_.v, run);
+        ggml_tensor * sums   = of_rows(context, graph.in_place(1, ggml_sqr(context, values)));
         graph.add(ggml_cpy(context, sums, place_of(context, scores_, run)));
-        return graph.compute_if_supported();
+        return true;
     });
 }
 
@@ -25,36 +28,47 @@ bool RowGraphs::measure(uint32_t n_filled, float * by_cell) {
     send(before_, by_cell, ggml_nbytes(before_));
     return by_run(n_filled, by_cell, [&](const Run & run) {
         Graph &        graph   = *graph_;
-        ggml_context * context = graph.begin();
-        ggml_tensor *  values  = rows_of(context, pool_.v, run);
-        ggml_tensor *  mean    = over_cells(context, values, 1.0f, place_of(context, before_, run));
-        ggml_tensor *  apart   = graph.in_place(1, ggml_sub(context, values, mean));
+        ggml_context * context = graph.begin_section();
+        if (context == nullptr) {
+            return false;
+        }
+        ggml_tensor * values = rows_of(context, pool_.v, run);
+        ggml_tensor * mean   = over_cells(context, values, 1.0f, place_of(context, before_, run));
+        ggml_tensor * apart  = graph.in_place(1, ggml_sub(context, values, mean));
         apart                  = of_rows(context, ggml_sqr_inplace(context, apart));
         apart                  = ggml_sqrt_inplace(context, apart);
         graph.add(ggml_cpy(context, apart, place_of(context, scores_, run)));
-        return graph.compute_if_supported();
+        return true;
     });
 }
 
 bool RowGraphs::norms(uint32_t index, const std::vector<WeightRows> & projections, const std::vector<int32_t> & rows, float * norms) {
     const FlatCache::Layer & layer = flat_.layers()[index];
-    const auto               n     = static_cast<int64_t>(rows.size() / layer.n_head_kv);
-    if (!graph_ || static_cast<int64_t>(rows.size()) > first_->ne[0]) {
+    const size_t             n     = rows.size() / layer.n_head_kv;
+    if (!graph_ || rows.size() > n_listed()) {
         return false;
     }
     send(first_, rows.data(), rows.size() * sizeof(int32_t));
+    graph_->begin();
     for (size_t reader = 0; reader < projections.size(); ++reader) {
         const ggml_tensor * w_o = projections[reader].on(graph_->backend());
-        if (w_o == nullptr || !add_norms(index, *w_o, layer.readers[reader].n_group, n, reader == 0)) {
-            return false;
+        for (size_t begin = 0; begin < n; begin += n_values) {
+            const auto n_few = static_cast<int64_t>(std::min(n_values, n - begin));
+            if (w_o == nullptr || !add_norms(index, *w_o, layer.readers[reader].n_group, begin * layer.n_head_kv, n_few, reader == 0)) {
+                return false;
+            }
         }
+    }
+    if (!graph_->compute_if_supported()) {
+        return false;
     }
     take(norms, rows.size());
     return true;
 }
 
-// Those of n listed rows of each head by one W_O, a few of its outputs at a time; added to what is there, but for the first W_O.
-bool RowGraphs::add_norms(uint32_t index, const ggml_tensor & w_o, uint32_t n_group, int64_t n, bool first) {
+// Those of n listed rows of each head, from one of the list on, by one W_O, a few of its outputs at a time; added to what is there, but
+// for the first W_O.
+bool RowGraphs::add_norms(uint32_t index, const ggml_tensor & w_o, uint32_t n_group, size_t listed, int64_t n, bool first) {
     const int64_t n_head_kv = flat_.layers()[index].n_head_kv;
     const int64_t n_head    = n_head_kv * n_group;
     const int64_t dim       = pool_.v->ne[0];
@@ -72,12 +86,15 @@ bool RowGraphs::add_norms(uint32_t index, const ggml_tensor & w_o, uint32_t n_gr
     for (int64_t begin = 0; begin < n_outputs; begin += n_once) {
         const int64_t  n_now   = std::min(n_once, n_outputs - begin);
         Graph &        graph   = *graph_;
-        ggml_context * context = graph.begin();
-        const bool     rotates = of_values_.run > 0;
-        ggml_tensor *  list    = ggml_view_1d(context, first_, n * n_head_kv, 0);
-        ggml_tensor *  values  = graph.in_place(rotates ? 1 : 0, ggml_get_rows(context, pool_.v, list));
-        values                 = ggml_reshape_3d(context, values, dim, n, n_head_kv);
-        values                 = rotated(context, values, 0, of_values_);
+        ggml_context * context = graph.begin_section();
+        if (context == nullptr) {
+            return false;
+        }
+        const bool    rotates = of_values_.run > 0;
+        ggml_tensor * list    = ggml_view_1d(context, first_, n * n_head_kv, listed * sizeof(int32_t));
+        ggml_tensor * values  = graph.in_place(rotates ? 1 : 0, ggml_get_rows(context, pool_.v, list));
+        values                = ggml_reshape_3d(context, values, dim, n, n_head_kv);
+        values                = rotated(context, values, 0, of_values_);
         graph.add(values);
 
         ggml_tensor * weights = ggml_view_2d(context, const_cast<ggml_tensor *>(&w_o), n_columns, n_now, row, begin * row);
@@ -93,11 +110,8 @@ bool RowGraphs::add_norms(uint32_t index, const ggml_tensor & w_o, uint32_t n_gr
         outputs            = ggml_transpose(context, outputs);
         ggml_tensor * sums = of_rows(context, graph.in_place(2, ggml_cont(context, outputs))); // (n, n_head_kv)
 
-        ggml_tensor * all = ggml_view_2d(context, scores_, n, n_head_kv, n * sizeof(float), 0);
+        ggml_tensor * all = ggml_view_2d(context, scores_, n, n_head_kv, n * sizeof(float), listed * sizeof(float));
         graph.add(first && begin == 0 ? ggml_cpy(context, sums, all) : ggml_add_inplace(context, all, sums));
-        if (!graph.compute_if_supported()) {
-            return false;
-        }
     }
     return true;
 }

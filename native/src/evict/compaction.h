@@ -91,9 +91,9 @@ class Compaction {
 
     // wo_norms.cpp
     template <typename F> static void each_new(const HeadView & head, size_t first, size_t n, F f);
-    void update_wo_norms(uint32_t layer, Scratch & scratch);
-    bool norms_by_graphs(uint32_t layer, size_t first, size_t n, Scratch & scratch);
-    void norms_by_host(uint32_t layer, size_t first, size_t n, Scratch & scratch);
+    void   update_wo_norms(uint32_t layer, Scratch & scratch);
+    size_t norms_by_graphs(uint32_t layer, size_t n, Scratch & scratch);
+    void   norms_by_host(uint32_t layer, size_t first, size_t n, Scratch & scratch);
 
     // move.cpp
     std::vector<Move> heads_to_move() const;

@@ -20,40 +20,43 @@ void Compaction::update_wo_norms(uint32_t il, Scratch & scratch) {
     for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
         most = std::max(most, cache_.cells(il, g).n);
     }
-    for (size_t first = 0; first < std::min<size_t>(n_new, most); first += WoNorm::n_at_once) {
-        const size_t n = std::min(WoNorm::n_at_once, n_new - first);
-        if (!norms_by_graphs(il, first, n, scratch)) {
-            norms_by_host(il, first, n, scratch);
-        }
+    const size_t n = std::min<size_t>(n_new, most);
+    for (size_t first = norms_by_graphs(il, n, scratch); first < n; first += WoNorm::n_at_once) {
+        norms_by_host(il, first, std::min(WoNorm::n_at_once, n_new - first), scratch);
     }
 }
 
-// Those of the n values after the first newest, by the backend that holds them. False where it cannot.
-bool Compaction::norms_by_graphs(uint32_t il, size_t first, size_t n, Scratch & scratch) {
+// Those of the n newest values, by the backend that holds them: how many it did, the newest first.
+size_t Compaction::norms_by_graphs(uint32_t il, size_t n, Scratch & scratch) {
     const edgekv_layer & layer  = layers_[il];
     RowGraphs *          graphs = graphs_of(layer);
     if (graphs == nullptr || layer.is_latent()) {
-        return false;
+        return 0;
     }
-    std::vector<int32_t> rows;
-    for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
-        const auto begin = static_cast<int32_t>(cache_.head_of(il, g).first);
-        rows.resize((g + 1) * n, begin); // of a head that has fewer cells, any row
-        each_new(cache_.cells(il, g), first, n, [&](size_t i, uint32_t cell) {
-            rows[g * n + i] = begin + static_cast<int32_t>(cell);
+    const size_t n_room = std::min(graphs->n_listed(), scratch.wo_values.size()) / layer.n_head_kv;
+    float *      norms  = scratch.wo_values.data();
+    for (size_t first = 0; first < n; first += n_room) {
+        const size_t n_now  = std::min(n_room, n - first);
+        const auto   listed = [&](auto f) { // f(head, place in the list, cell): a few values of every head, then the next ones
+            for (size_t i = 0; i < n_now; i += RowGraphs::n_values) {
+                const size_t n_few = std::min(RowGraphs::n_values, n_now - i);
+                for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
+                    each_new(cache_.cells(il, g), first + i, n_few, [&](size_t j, uint32_t cell) {
+                        f(g, i * layer.n_head_kv + g * n_few + j, cell);
+                    });
+                }
+            }
+        };
+        std::vector<int32_t> rows(n_now * layer.n_head_kv, static_cast<int32_t>(cache_.head_of(il, 0).first)); // of no cell, any row
+        listed([&](uint32_t g, size_t place, uint32_t cell) { rows[place] = static_cast<int32_t>(cache_.head_of(il, g).first + cell); });
+        if (rows.empty() || !graphs->norms(il, layer.projections, rows, norms)) {
+            return first;
+        }
+        listed([&](uint32_t g, size_t place, uint32_t cell) {
+            work(il, g).new_norm[cell] = norms[place] / static_cast<float>(layer.n_group);
         });
     }
-    float * norms = scratch.wo_values.data();
-    if (!graphs->norms(il, layer.projections, rows, norms)) {
-        return false;
-    }
-    for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
-        float * new_norm = work(il, g).new_norm;
-        each_new(cache_.cells(il, g), first, n, [&](size_t i, uint32_t cell) {
-            new_norm[cell] = norms[g * n + i] / static_cast<float>(layer.n_group);
-        });
-    }
-    return true;
+    return n;
 }
 
 void Compaction::norms_by_host(uint32_t il, size_t first, size_t n, Scratch & scratch) {
