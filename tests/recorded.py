@@ -36,6 +36,11 @@ class Recording:
     def logits(self):
         return self.runtime.context.logits_array().copy()
 
+    def note(self):
+        """Note what heads hold now: after a compaction, or a recall, which gives tokens their cells again."""
+        self.compactions.append((self.runtime.block_loop.cache.n_past, self.kept()))
+        self.rope.append((self.rope_kept(), self.runtime.block_loop.cache.rope_past))
+
     def kept(self):
         """Positions that each head holds now: a nested list [layer][head]."""
         return self._of_heads(self.runtime.block_loop.cache.positions)
@@ -58,8 +63,7 @@ class Recording:
         for fed, kept in self.compactions:
             for layer in range(self.n_layer):
                 for g in range(self.heads[layer]):
-                    evicted = np.setdiff1d(np.arange(fed), kept[layer][g])
-                    seen[layer, g, fed:, evicted] = False
+                    seen[layer, g, fed:, :fed] = np.isin(np.arange(fed), kept[layer][g])
         return seen
 
     def positions(self, n_tokens):
@@ -100,8 +104,7 @@ def recorded_runtime(path, *, n_layer, n_head_kv, before_compaction=None, thread
             if before_compaction is not None:
                 before_compaction(cache, policy, budget, keywords)
             result = compact(policy, budget, **keywords)
-            recording.compactions.append((cache.n_past, recording.kept()))
-            recording.rope.append((recording.rope_kept(), cache.rope_past))
+            recording.note()
             return result
 
         cache.compact = compact_and_record

@@ -23,10 +23,6 @@ ROUNDS = (
 )
 BEFORE, AFTER = 20, 10  # positions; what follows a hit matters more than what precedes it
 MOST_RECALLED = 64  # cells of a head
-TURNED = (
-    "keys were turned to other positions, as a text longer than the trained context needs it; what was evicted is "
-    "recalled no more"
-)
 
 GoesOn = Callable[[int, int], bool]  # (heads scanned, heads of all rounds) -> False to stop
 
@@ -157,8 +153,6 @@ class Archive:
 
     def append(self, cache: Cache) -> None:
         """Write the rows of all tokens that were fed since the last call. If that cannot be done, note why."""
-        if cache.rope_past != cache.n_past:
-            self.failure, self._is_readable = TURNED, False
         if not self._is_readable:
             return
         try:

@@ -69,10 +69,12 @@ class RowArchive:
         before, after: a cell's score is the mean of what the cells from `before` positions before it to `after` after
             it get
 
+        If keys of the cache were turned, those of each head, with the recalled ones, are turned to adjacent positions
+        in order.
+
         Returns the number of cells, the keys scored, and times in microseconds. Raises ArchiveError if the file cannot
-        be read or is damaged, UnsupportedModelError for cells that carry more than rows or whose keys were turned, and
-        NativeError without a probe, or if a logit is not finite. The cells are then as before, but for those of an
-        earlier recall.
+        be read or is damaged, and NativeError without a probe, or if a logit is not finite. The cells are then as
+        before, but for those of an earlier recall.
         """
         params, result = structs.RecallParams(n_cells, n_rows, before, after), structs.Recall()
         library.call("edgekv_cache_recall", cache.handle, self._handle, c.byref(params), c.byref(result))

@@ -13,14 +13,14 @@ class Repositioning:
     "auto" leaves keys where they are while a text stays in the first half of the trained context. Models use positions
     in the second half badly (docs/policies.md), so in a longer text keys of f16 are turned at every eviction. Turning
     rounds quantised keys once more. They are turned only when new tokens have come half-way from where turning leaves
-    them to the end of the trained context. With an archive all keys stay up to that end, since turned ones end recall.
+    them to the end of the trained context.
     """
 
     def __init__(self, cache: Cache, options: Options, n_ctx_train: int) -> None:
         self._cache = cache
         self._options = options
         self._n_ctx_train = n_ctx_train
-        self._well_known = n_ctx_train if options.archives else n_ctx_train // 2
+        self._well_known = n_ctx_train // 2
         self._turns = cache.repositions and cache.shape.n_cells_max <= n_ctx_train
         self._margin = options.block + options.probe_cells  # tokens that may be fed before the next eviction
         halfway = (cache.shape.n_cells_max + n_ctx_train) // 2

@@ -16,7 +16,7 @@ def recall_scores(head: Head, before: int, after: int) -> Scores:
         score[c] = mean of a[c - before .. c + after], as far as there are tokens
 
     head: all archived tokens of a KV head, ascending by position without gaps, and the rows of the probe. A is the
-        softmax over all of them.
+        softmax over all of them. If keys were turned, these are the keys as they are at RoPE position 0.
     """
     weights = attention(head).max(axis=(0, 1))
     sums = np.concatenate([[0.0], np.cumsum(weights)])

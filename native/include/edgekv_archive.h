@@ -5,7 +5,8 @@
 // by the queries of the last probe, and gives the best ones cells again, beside those that the head holds.
 //
 // The file is one of the caller's, open for reading and writing. The caller closes it after the archive was freed. It holds segments
-// of EDGEKV_SEGMENT_TOKENS adjacent positions; every row has a checksum, which is compared before the row is used.
+// of EDGEKV_SEGMENT_TOKENS adjacent positions; every row has a checksum, which is compared before the row is used. With a
+// key lies the RoPE position that it is turned by.
 #ifndef EDGEKV_ARCHIVE_H
 #define EDGEKV_ARCHIVE_H
 
@@ -54,7 +55,7 @@ EDGEKV_API int32_t  edgekv_archive_begin(const struct edgekv_archive * archive);
 EDGEKV_API int32_t  edgekv_archive_end(const struct edgekv_archive * archive);
 EDGEKV_API uint64_t edgekv_archive_written_bytes(const struct edgekv_archive * archive); // so far, cut or not
 
-// Bytes of the file for a segment of tokens; of a cache with this shape a token takes cell_bytes, and 8 bytes a head.
+// Bytes of the file for a segment of tokens; of a cache with this shape a token takes cell_bytes, and 12 bytes a head.
 EDGEKV_API uint64_t edgekv_archive_segment_bytes(const struct edgekv_shape * shape);
 
 struct edgekv_recall_params {
@@ -79,9 +80,12 @@ struct edgekv_recall {
 // have it already. A mean holds the position that it began with, so that token is not recalled.
 //
 // Cells that the last recall filled are given up, if nothing was fed or restored since. A probe between two recalls sees those of the first.
+//
+// If keys of the cache were turned to other RoPE positions, all archived keys are scored as if they were at RoPE position 0. Then the
+// keys of each head, with the recalled ones, are turned to adjacent RoPE positions in order, and all heads end at the same one. Each key
+// is turned from its archived row if there is one, so that roundings do not add up; in a cache with means, from its cell.
 //   n_cells of the result : as asked for, or fewer: the free cells, or what the head with the fewest archived tokens lacks
 //   EDGEKV_STATUS_INVALID_STATE  there was no probe; or tokens were fed that are not archived yet, though there is room for them
-//   EDGEKV_STATUS_UNSUPPORTED    keys were turned to other RoPE positions
 //   EDGEKV_STATUS_ARCHIVE        the file cannot be read or is not what was written; the cells are as before, or those of an earlier
 //                                recall are given up
 //   EDGEKV_STATUS_NOT_FINITE     a logit is NaN or infinite; the cells are as before

@@ -6,7 +6,10 @@ import tempfile
 
 import numpy as np
 import pytest
-from evicting import HEADS, OF_EACH_STATE
+from evicting import HEADS, OF_EACH_STATE, architecture_of, by_layer, heads_of
+from exactness import error
+from own_cache import own_cache
+from recorded import recorded_runtime
 
 import edgekv
 from edgekv.binding.row_archive import RowArchive
@@ -36,6 +39,44 @@ def test_a_recall_of_everything_gives_the_logits_of_a_full_cache(family_model, n
         cache.feed(question, want_logits=True)
         np.testing.assert_allclose(rt.context.logits_array(), full, atol=5e-3 * full.std())
         archive.close()
+
+
+N_BLOCKS, N_STEPS = 3, 12
+# beside kinds of state: keys that turn in part, and in three sections
+MOVABLE = [name for name in (*WITH_CELLS, "glm4moe", "minicpm3", "qwen2vl") if architecture_of(name).repositions]
+SHORT_BATCHES = 4e-2  # llama.cpp sums blocks of less than 64 tokens in f16 (test_exact.py)
+
+
+@pytest.mark.parametrize("name", MOVABLE)
+def test_turned_keys_that_all_come_back_meet_the_same_distances(family_model, name):
+    """Heads keep the newest tokens, so every block sees true distances, but is archived at other RoPE positions. When
+    all are back, keys are as far apart as in the text."""
+    path, tokens = family_model(name), np.random.default_rng(1).integers(3, 250, 32 * N_BLOCKS + N_STEPS).tolist()
+    options = {"budget": 32, "block": 128, "recent": 8, "n_sink": 0, "policy": "sink(n_sink=0)"}
+    with recorded_runtime(path, **options, **heads_of(name)) as run, tempfile.TemporaryFile(buffering=0) as file:
+        cache = run.runtime.block_loop.cache
+        if not cache.repositions:
+            pytest.skip("layers with a sliding window keep their positions")
+        archive = RowArchive(cache, file.fileno(), 0, 1 << 30)
+        for first in range(0, 32 * N_BLOCKS, 32):
+            cache.feed(tokens[first : first + 32])
+            archive.append(cache)
+            cache.compact(run.runtime.options.parsed_policy, 32, reposition=True)
+        assert cache.rope_past == 32
+        cache.probe(tokens[:9])
+        assert archive.recall(cache, 1000, before=20, after=10).n_cells == 32 * (N_BLOCKS - 1)
+        run.note()
+        assert cache.rope_past == cache.n_past
+        found = []
+        for token in tokens[32 * N_BLOCKS :]:
+            cache.feed([token], want_logits=True)
+            found.append(run.logits())
+        archive.close()
+    visible = by_layer(name, run.visible(len(tokens)))
+    with own_cache(path, n_cells=256, block=32, visible=visible) as own:
+        own.read(tokens[: 32 * N_BLOCKS])
+        expected = [own.step(token) for token in tokens[32 * N_BLOCKS :]]
+    assert max(map(error, found, expected)) < SHORT_BATCHES
 
 
 @pytest.mark.parametrize("policy", ["keydiff", "keydiff+merge"])

@@ -13,7 +13,7 @@ from reference_quant import rotate
 from edgekv.binding.cache import Cache
 from edgekv.binding.row_archive import RowArchive
 from edgekv.binding.snapshot_meta import CachedSource, SnapshotMeta
-from edgekv.errors import ArchiveError, ConfigError, NativeError, UnsupportedModelError
+from edgekv.errors import ArchiveError, ConfigError, NativeError
 from edgekv.policies import Head, parse_policy
 from edgekv.policies.critical import wo_norms
 from edgekv.policies.recall import recall_scores
@@ -24,6 +24,7 @@ SPAN = {"before": 20, "after": 10}
 HEADS = list(np.ndindex(2, 2))
 SAME = 1e-4  # share of a score within which float32 may take another position
 SEGMENT = 128  # EDGEKV_SEGMENT_TOKENS
+MARKS = 8 + 4  # bytes of a token in a head: checksum and RoPE position of its key, checksum of its value
 
 
 @pytest.fixture(scope="module")
@@ -263,7 +264,7 @@ def test_a_snapshot_holds_recalled_cells(open_archived, file):
 
 def test_at_the_limit_the_first_tokens_stay_archived(open_archived, file):
     with open_archived() as rt:
-        n_bytes = 2 * (SEGMENT * (rt.plan.cell_bytes + 8 * len(HEADS)))
+        n_bytes = 2 * (SEGMENT * (rt.plan.cell_bytes + MARKS * len(HEADS)))
         cache, archive = archived(rt, file, tokens_of(N_TOKENS), limit=n_bytes)
         assert (archive.begin, archive.end) == (0, 2 * SEGMENT)
         assert os.fstat(file.fileno()).st_size <= n_bytes
@@ -277,7 +278,7 @@ def test_at_the_limit_the_first_tokens_stay_archived(open_archived, file):
 @pytest.mark.parametrize("begin", [0, 4 * BLOCK, 9 * BLOCK])
 def test_the_limit_is_one_of_the_file_wherever_the_archive_begins(open_archived, file, begin):
     with open_archived() as rt:
-        n_bytes = 2 * SEGMENT * rt.plan.cell_bytes + 2 * SEGMENT * 8 * len(HEADS)  # sums of keys and values
+        n_bytes = 2 * SEGMENT * rt.plan.cell_bytes + 2 * SEGMENT * MARKS * len(HEADS)
         written, cache = {}, rt.block_loop.cache
         cache.clear()
         tokens, archive = tokens_of(begin + 3 * SEGMENT), None
@@ -336,7 +337,7 @@ def test_a_damaged_file_leaves_the_cells_as_they_were(open_archived, file, damag
         if damage == "cut":
             os.truncate(file.fileno(), 1000)
         else:
-            os.pwrite(file.fileno(), b"\1\2\3", SEGMENT * 4 + 5)  # behind the checksums of the first keys
+            os.pwrite(file.fileno(), b"\1\2\3", SEGMENT * 8 + 5)  # behind the marks of the first keys
         with pytest.raises(ArchiveError, match=r"shorter than what was written|position 0 has another checksum"):
             archive.recall(cache, 16, **SPAN)
         assert rows_by_position(cache) == rows
@@ -352,8 +353,8 @@ def test_a_damaged_value_gives_up_what_an_earlier_recall_filled(open_archived, f
         cache.probe(tokens_of(12, seed=2))
         archive.recall(cache, 16, **SPAN)
         keys, values = (cache.row_format(0, values=values).stride_bytes for values in (False, True))
-        place = SEGMENT * (4 + keys) + SEGMENT * 4  # the first head's values begin here in a segment
-        segment = SEGMENT * (rt.plan.cell_bytes + 8 * len(HEADS))
+        place = SEGMENT * (8 + keys) + SEGMENT * 4  # the first head's values begin here in a segment
+        segment = SEGMENT * (rt.plan.cell_bytes + MARKS * len(HEADS))
         for i in range(3):
             os.pwrite(file.fileno(), bytes(SEGMENT * values), i * segment + place)
         cache.probe(tokens_of(12, seed=2))
@@ -439,20 +440,6 @@ def test_recalled_cells_get_their_norms_at_the_next_eviction(open_archived, file
             values = read_rows(cache, layer, g, values=True)
             found = [norms[layer, g, p] for p in cache.positions(layer, g).tolist()]
             np.testing.assert_allclose(found, wo_norms(values, projections[layer][g]), rtol=1e-4)
-        archive.close()
-
-
-def test_turned_keys_are_not_recalled_for(open_archived, file):
-    with open_archived(reposition="always") as rt:
-        cache = rt.block_loop.cache
-        archive = RowArchive(cache, file.fileno(), 0, 1 << 30)
-        for seed in range(4):
-            cache.feed(tokens_of(BLOCK, seed))
-            archive.append(cache)
-            cache.compact(parse_policy("keydiff"), BUDGET, reposition=True)
-        cache.probe(tokens_of(12, seed=2))
-        with pytest.raises(UnsupportedModelError, match="which were turned"):
-            archive.recall(cache, 16, **SPAN)
         archive.close()
 
 

@@ -101,7 +101,8 @@ def test_a_folder_that_takes_no_file_is_named_when_something_is_evicted(open_run
 def damage_values(session):
     """Overwrite the archived values of all heads, and none of their keys."""
     cache, archive = session._conversation.state.block_loop.cache, archive_of(session)
-    keys, values = (SEGMENT_TOKENS * (4 + cache.row_format(0, values=which).stride_bytes) for which in (False, True))
+    marks = {False: 8, True: 4}  # a checksum, and a key's RoPE position
+    keys, values = (SEGMENT_TOKENS * (n + cache.row_format(0, values=at).stride_bytes) for at, n in marks.items())
     n_bytes = os.fstat(archive._file.fileno()).st_size
     for place in range(keys, n_bytes, keys + values):
         os.pwrite(archive._file.fileno(), bytes(min(values, n_bytes - place)), place)

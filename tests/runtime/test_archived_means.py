@@ -90,7 +90,7 @@ class Program:
         self.given_up = recalled
 
     def close(self):
-        token_bytes = self.cache.shape.cell_bytes + 8 * len(self.cache.heads)
+        token_bytes = self.cache.shape.cell_bytes + 12 * len(self.cache.heads)
         assert self.archive.written_bytes == self.archive.end * token_bytes == self.cache.n_past * token_bytes
         self.archive.close()
 

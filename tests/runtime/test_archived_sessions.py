@@ -19,9 +19,15 @@ RECALLED = SETTINGS["block"] // 2
 pytestmark = pytest.mark.usefixtures("talkative")
 
 
+@pytest.fixture(scope="module", params=["never", "always"], ids=["kept", "turned"])
+def reposition(request):
+    """Whether evictions turn keys to other positions, as those of a text longer than the trained context do."""
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def archived(open_runtime):
-    with open_runtime(**ARCHIVED) as rt:
+def archived(open_runtime, reposition):
+    with open_runtime(**ARCHIVED | {"reposition": reposition}) as rt:
         yield rt
 
 
@@ -108,9 +114,9 @@ def test_sessions_in_turn_say_what_they_say_alone(archived):
 
 
 @pytest.mark.parametrize("options", [{"isolated": True}, {"parallel": 2, "repack": False}])
-def test_a_session_says_the_same_in_a_worker_and_beside_slots(archived, open_runtime, options):
+def test_a_session_says_the_same_in_a_worker_and_beside_slots(archived, open_runtime, reposition, options):
     expected = alone(archived, 0)
-    with open_runtime(**ARCHIVED | options) as rt:
+    with open_runtime(**ARCHIVED | {"reposition": reposition} | options) as rt:
         assert alone(rt, 0) == expected
 
 
@@ -418,21 +424,35 @@ def test_a_cancelled_reply_ends_the_recall_of_its_next_eviction(archived, monkey
         assert n_heads[-1] == (0, 4)  # no head was scanned after the cancel
 
 
-def test_with_an_archive_keys_stay_up_to_the_trained_context(open_runtime):
-    """Without one they are turned from its half on."""
-    with open_runtime(**ARCHIVED | {"reposition": "auto", "archive": "4MiB"}) as rt, rt.session() as session:
-        session.read(words(250))
-        assert rt.model.n_ctx_train // 2 < session.n_past < rt.model.n_ctx_train - 100
-        said(session, n=2)
-        assert (session.stats.recalled_cells, session.stats.archive_failure) == (RECALLED, "")
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
+def test_a_text_longer_than_the_trained_context_recalls(open_runtime, kv_type):
+    """Every key stays within the positions that the model knows."""
+    with open_runtime(256, **ARCHIVED | {"reposition": "auto", "archive": "4MiB", "kv_type": kv_type}) as rt:
+        cache = rt.block_loop.cache
+        with rt.session() as session:
+            session.read(words(250))
+            assert session.n_past > 2 * rt.model.n_ctx_train
+            said(session, n=3 * SETTINGS["block"])
+            stats = session.stats
+            assert (stats.archive_failure, stats.recalled_cells) == ("", RECALLED * stats.recalls)
+            assert stats.recalls > 1
+            assert figures(session)[1] == 0
+            for at in cache.heads:
+                ropes = cache.positions(*at, rope=True)
+                assert 0 <= ropes[0] < ropes[-1] < cache.rope_past <= rt.model.n_ctx_train
 
 
-def test_turned_keys_end_recall_and_it_is_said(open_runtime):
-    with open_runtime(**ARCHIVED | {"reposition": "always"}) as rt, rt.session() as session:
-        session.read(words(150))
-        assert said(session, n=2)
-        assert session.stats.recalled_cells == 0
-        assert "keys were turned to other positions" in session.stats.archive_failure
+def test_a_chat_that_grows_past_the_trained_context_recalls_at_every_turn(open_runtime):
+    with open_runtime(1024, **ARCHIVED | {"reposition": "auto", "archive": "8MiB"}) as rt, rt.session() as session:
+        turned = []
+        for i in range(12):
+            said(session, words(30, f"turn{i}-"), n=8)
+            turned.append(rt.block_loop.cache.rope_past < session.n_past)
+            assert session.stats.archive_failure == ""
+            assert session.stats.recalled_cells == RECALLED or i < 2
+        assert session.n_past > 1.5 * rt.model.n_ctx_train
+        assert turned == sorted(turned)  # from some turn on
+        assert turned[0] < turned[-1]
 
 
 def test_the_file_of_a_closed_session_is_gone(archived):

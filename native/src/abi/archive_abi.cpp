@@ -40,7 +40,8 @@ int32_t  edgekv_archive_end(const struct edgekv_archive * archive) { return arch
 uint64_t edgekv_archive_written_bytes(const struct edgekv_archive * archive) { return archive == nullptr ? 0 : archive->written_bytes(); }
 
 uint64_t edgekv_archive_segment_bytes(const struct edgekv_shape * shape) {
-    return shape == nullptr ? 0 : EDGEKV_SEGMENT_TOKENS * (shape->cell_bytes + uint64_t(shape->n_head_total) * 2 * sizeof(uint32_t));
+    constexpr uint64_t marks = SegmentFile::mark_bytes(false) + SegmentFile::mark_bytes(true);
+    return shape == nullptr ? 0 : SegmentFile::n_tokens * (shape->cell_bytes + shape->n_head_total * marks);
 }
 
 enum edgekv_status edgekv_cache_recall(struct edgekv_cache * cache, const struct edgekv_archive * archive,

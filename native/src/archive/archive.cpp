@@ -78,14 +78,16 @@ void edgekv_archive::append_segment(const edgekv_cache & cache, int32_t p, uint3
     for (uint32_t il = 0; il < cache.layers().size(); ++il) {
         const edgekv_layer & layer = cache.layers()[il];
         for (uint32_t g = 0; g < layer.n_head_kv; ++g, ++head) {
-            const size_t row = cache.first_row(il, g) + cache.cells(il, g).n - static_cast<uint32_t>(cache.n_past - p);
+            const edgekv::HeadView cells = cache.cells(il, g);
+            const uint32_t         cell  = cells.n - static_cast<uint32_t>(cache.n_past - p);
+            const int32_t *        at    = cells.rope_positions() + cell;
             for (const bool values : { false, true }) {
                 ggml_tensor * tensor = values ? layer.v : layer.k;
                 const size_t  size   = values ? file_.heads()[head].v : file_.heads()[head].k;
                 if (size > 0) {
-                    ggml_backend_tensor_get(tensor, rows_.data(), row * size, n * size);
-                    file_.write(head, values, p, n, rows_.data());
-                    written_bytes_ += n * (size + sizeof(uint32_t));
+                    ggml_backend_tensor_get(tensor, rows_.data(), (cache.first_row(il, g) + cell) * size, n * size);
+                    file_.write(head, values, p, n, rows_.data(), at);
+                    written_bytes_ += n * (size + SegmentFile::mark_bytes(values));
                 }
             }
         }

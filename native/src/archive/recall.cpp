@@ -9,7 +9,13 @@
 namespace edgekv {
 
 Recall::Recall(const edgekv_cache & cache, const edgekv_archive & archive, const edgekv_recall_params & params) :
-    cache_(cache), archive_(archive), params_(params), n_(0), n_past_(cache.n_past), n_free_(cache.n_free()) {
+    cache_(cache),
+    archive_(archive),
+    params_(params),
+    is_turned_(cache.rope_past != cache.n_past),
+    n_(0),
+    n_past_(cache.n_past),
+    n_free_(cache.n_free()) {
     if (cache.layers().empty()) { // nothing is ever evicted
         return;
     }
@@ -56,22 +62,16 @@ void Recall::check() const {
         fail(EDGEKV_STATUS_INVALID_STATE, "the archive ends at position %d, but %d tokens were fed; append to it, or cut it", archive_.end(),
              cache_.n_past);
     }
-    if (cache_.rope_past != cache_.n_past) {
-        throw Error(EDGEKV_STATUS_UNSUPPORTED, "archived keys have other RoPE positions than those of the cache, which were turned; recall "
-                                               "before keys are turned, or open the cache without repositions");
-    }
 }
 
 // As many as are free, and as the head with the fewest archived tokens lacks.
 uint32_t Recall::n_wanted(uint32_t n_cells) const {
     n_cells = std::min(n_cells, cache_.n_free() + cache_.n_recalled());
-    for (uint32_t il = 0; il < cache_.layers().size(); ++il) {
-        for (uint32_t g = 0; g < cache_.layers()[il].n_head_kv; ++g) {
-            const std::vector<int32_t> has = held(il, g);
-            const auto n_archived = std::count_if(has.begin(), has.end(), [&](int32_t p) { return p >= archive_.begin() && p < archive_.end(); });
-            n_cells = std::min(n_cells, static_cast<uint32_t>(archive_.end() - archive_.begin() - n_archived));
-        }
-    }
+    each_head([&](uint32_t il, uint32_t g) {
+        const std::vector<int32_t> has = held(il, g);
+        const auto n_archived = std::count_if(has.begin(), has.end(), [&](int32_t p) { return p >= archive_.begin() && p < archive_.end(); });
+        n_cells = std::min(n_cells, static_cast<uint32_t>(archive_.end() - archive_.begin() - n_archived));
+    });
     return n_cells;
 }
 
@@ -92,9 +92,13 @@ void Recall::scan_head(uint32_t il, uint32_t g, Scan & scan, BestPositions & bes
     const edgekv_layer &       layer = cache_.layers()[il];
     const std::vector<int32_t> has   = held(il, g);
     const edgekv_queries       queries = cache_.probe_queries(il, g, params_.n_rows, scan.queries(), scan.positions());
-    const edgekv_rows          format  = { nullptr, layer.k->type, layer.head_dim_k, 0, layer.k->nb[1], 0, 0 };
+    const edgekv_rows          format  = { nullptr, layer.k->type, layer.head_dim_k, 0, layer.k->nb[1], cache_.rotation(), 0 };
+    const RopeUndo *           undo    = is_turned_ && cache_.workspace().undo[il].turns() ? &cache_.workspace().undo[il] : nullptr;
+    if (undo != nullptr && cache_.rotation() > 0) { // as keys that are read with it
+        rotate_hadamard(scan.queries(), queries.n_head * queries.n_rows * layer.head_dim_k, cache_.rotation());
+    }
     best.begin(archive_.begin(), &has);
-    scan.run(archive_, layer.first_head + g, format, queries, best);
+    scan.run(archive_, { layer.first_head + g, format, undo }, queries, best);
 }
 
 edgekv_recall Recall::commit(edgekv_cache & cache) const {
@@ -102,30 +106,71 @@ edgekv_recall Recall::commit(edgekv_cache & cache) const {
         throw Error(EDGEKV_STATUS_INVALID_STATE, "a recall ends after all heads were scanned, with the cells that it began with; scan on, or "
                                                  "begin another one");
     }
-    const int64_t     start_us = ggml_time_us();
-    std::vector<char> room(SegmentFile::room(scan_size(cache.shape, 0).row_bytes));
+    const int64_t        start_us = ggml_time_us();
+    std::vector<char>    room(SegmentFile::room(scan_size(cache.shape, 0).row_bytes));
+    std::vector<int32_t> rope_positions(positions_.size());
 
     // from here on only the file can fail, and nothing is allocated
     const Computing computing;
     cache.drop_recalled();
-    for (uint32_t il = 0; il < cache.layers().size(); ++il) {
-        const edgekv_layer & layer = cache.layers()[il];
-        for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
-            const size_t    head      = layer.first_head + g;
-            const int32_t * positions = positions_.data() + head * n_;
-            const size_t    row       = cache.first_row(il, g) + cache.cells(il, g).n;
-            for (const bool values : { false, true }) {
-                ggml_tensor * tensor = values ? layer.v : layer.k;
-                const size_t  size   = values ? archive_.file().heads()[head].v : archive_.file().heads()[head].k;
-                for (uint32_t i = 0; size > 0 && i < n_; ++i) {
-                    const char * bytes = archive_.file().read(head, values, positions[i], 1, room.data());
-                    ggml_backend_tensor_set(tensor, bytes, (row + i) * size, size);
-                }
-            }
+    each_head([&](uint32_t il, uint32_t g) { load_head(cache, il, g, room.data(), rope_positions.data()); });
+    cache.take_recalled(positions_, rope_positions, n_);
+    if (is_turned_ && n_ > 0) {
+        turn_keys(cache, room.data());
+    }
+    return { n_, uint64_t(archive_.end() - archive_.begin()) * cache.shape.n_head_total, scan_us_, ggml_time_us() - start_us };
+}
+
+// Read what a head gets to its next open rows, and the RoPE positions of these keys.
+void Recall::load_head(const edgekv_cache & cache, uint32_t il, uint32_t g, char * room, int32_t * rope_positions) const {
+    const edgekv_layer & layer = cache.layers()[il];
+    const size_t         head  = layer.first_head + g;
+    const size_t         first = head * n_;
+    const size_t         row   = cache.first_row(il, g) + cache.cells(il, g).n;
+    for (const bool values : { false, true }) {
+        ggml_tensor * tensor = values ? layer.v : layer.k;
+        const size_t  size   = values ? archive_.file().heads()[head].v : archive_.file().heads()[head].k;
+        for (uint32_t i = 0; size > 0 && i < n_; ++i) {
+            const char * bytes = archive_.file().read(head, values, positions_[first + i], 1, room, rope_positions + first + i);
+            ggml_backend_tensor_set(tensor, bytes, (row + i) * size, size);
         }
     }
-    cache.take_recalled(positions_, n_);
-    return { n_, uint64_t(archive_.end() - archive_.begin()) * cache.shape.n_head_total, scan_us_, ggml_time_us() - start_us };
+}
+
+// Turn all keys of every head to adjacent RoPE positions, in order. A key is turned from its archived row, so that roundings do not add
+// up. If there is none, or it cannot be read, the key is turned as the cell has it. This does not fail.
+void Recall::turn_keys(edgekv_cache & cache, char * room) const {
+    uint32_t end = 0;
+    each_head([&](uint32_t il, uint32_t g) { end = std::max(end, cache.cells(il, g).n); });
+    each_head([&](uint32_t il, uint32_t g) {
+        const edgekv_layer & layer = cache.layers()[il];
+        const HeadCells      cells = cache.cells(il, g);
+        const size_t         size  = layer.k->nb[1];
+        turn_in_order(cells, cells.n, static_cast<int32_t>(end), [&](uint32_t cell, int32_t to) {
+            const size_t at   = (cache.first_row(il, g) + cell) * size;
+            int32_t      from = cells.rope_position[cell];
+            char *       key  = cells.log_count == nullptr ? archived_key(layer.first_head + g, cells.position[cell], room, from) : nullptr;
+            if (key == nullptr) { // nor has a mean an archived row
+                key = room;
+                ggml_backend_tensor_get(layer.k, key, at, size);
+            }
+            cache.workspace().turns[il].turn(key, to - from);
+            ggml_backend_tensor_set(layer.k, key, at, size);
+        });
+    });
+    cache.go_on_at(static_cast<int32_t>(end));
+}
+
+// The key of a position, in `room`, and its RoPE position; NULL = the archive does not have it.
+char * Recall::archived_key(size_t head, int32_t position, char * room, int32_t & rope_position) const {
+    if (position < archive_.begin() || position >= archive_.end()) {
+        return nullptr;
+    }
+    try {
+        return archive_.file().read(head, false, position, 1, room, &rope_position);
+    } catch (const Error &) {
+        return nullptr;
+    }
 }
 
 size_t Recall::n_workers(const edgekv_shape & shape) { return std::max(1u, std::min(shape.n_threads, shape.n_head_total)); }
@@ -133,7 +178,7 @@ size_t Recall::n_workers(const edgekv_shape & shape) { return std::max(1u, std::
 uint64_t Recall::estimate_bytes(const edgekv_shape & shape, uint32_t n_probe, uint32_t n_cells) {
     const ScanSize size     = scan_size(shape, n_probe);
     const uint64_t a_thread = Scan::bytes(size) + BestPositions::bytes(n_cells, 0, 0) + shape.n_cells_max * sizeof(int32_t);
-    const uint64_t a_head   = n_cells * sizeof(int32_t) + sizeof(heads_[0]) + sizeof(RowBytes) + sizeof(uint64_t);
+    const uint64_t a_head   = n_cells * 2 * sizeof(int32_t) + sizeof(heads_[0]) + sizeof(RowBytes) + sizeof(uint64_t);
     return n_workers(shape) * a_thread + shape.n_head_total * a_head + 2 * SegmentFile::room(size.row_bytes);
 }
 

@@ -38,12 +38,24 @@ class Recall {
     void     check() const;
     uint32_t n_wanted(uint32_t n_cells) const;
     void     scan_head(uint32_t il, uint32_t g, Scan & scan, BestPositions & best);
+    void     load_head(const edgekv_cache & cache, uint32_t il, uint32_t g, char * room, int32_t * rope_positions) const;
+    void     turn_keys(edgekv_cache & cache, char * room) const;
+    char *   archived_key(size_t head, int32_t position, char * room, int32_t & rope_position) const;
 
     std::vector<int32_t> held(uint32_t il, uint32_t g) const;
+
+    template <typename F> void each_head(F f) const { // f(layer, head)
+        for (uint32_t il = 0; il < cache_.layers().size(); ++il) {
+            for (uint32_t g = 0; g < cache_.layers()[il].n_head_kv; ++g) {
+                f(il, g);
+            }
+        }
+    }
 
     const edgekv_cache &   cache_;
     const edgekv_archive & archive_;
     edgekv_recall_params   params_;
+    bool                   is_turned_; // keys have other RoPE positions than their own: they are scored at one, and go to adjacent ones
     uint32_t               n_;         // cells of every head that are filled
     std::vector<int32_t>   positions_; // (n_heads, n_) ascending of each head
     int64_t                scan_us_ = 0;

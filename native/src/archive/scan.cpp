@@ -75,6 +75,7 @@ template <typename F> void Scan::each(Scan * scan, const ScanSize & size, F f) {
     array(&Scan::keys_, n_tokens * size.dim);
     array(&Scan::queries_, size_t(size.n_group) * size.n_probe * size.dim);
     array(&Scan::positions_, size.n_probe);
+    array(&Scan::rope_, n_tokens);
     array(&Scan::panels_, n_panels * size.dim * n_lanes);
     array(&Scan::most_, n_panels * n_lanes);
     array(&Scan::sums_, n_panels * n_lanes);
@@ -111,25 +112,25 @@ void Scan::fill_panels(const edgekv_queries & queries) {
 
 // Call f(n) for each segment's keys of a head, which then lie in keys_.
 template <typename F>
-void Scan::each_tile(const edgekv_archive & archive, size_t head, const edgekv_rows & format, bool first, F f) {
+void Scan::each_tile(const edgekv_archive & archive, const ArchivedHead & head, bool first, F f) {
     for (int32_t p = archive.begin(); p < archive.end();) {
         const uint32_t left = SegmentFile::n_tokens - static_cast<uint32_t>(p) % SegmentFile::n_tokens;
         const uint32_t n    = std::min<uint32_t>(left, static_cast<uint32_t>(archive.end() - p));
-        edgekv_rows    rows = format;
-        rows.data           = archive.file().read(head, false, p, n, room_.data(), first);
+        edgekv_rows    rows = head.format;
+        rows.data           = archive.file().read(head.index, false, p, n, room_.data(), rope_.data(), first);
         rows.n              = n;
-        Rows(rows).read(0, n, keys_.data());
+        Rows(rows, head.undo, rope_.data()).read(0, n, keys_.data());
         f(n);
         p += static_cast<int32_t>(n);
     }
 }
 
-void Scan::run(const edgekv_archive & archive, size_t head, const edgekv_rows & format, const edgekv_queries & queries, BestPositions & best) {
+void Scan::run(const edgekv_archive & archive, const ArchivedHead & head, const edgekv_queries & queries, BestPositions & best) {
     fill_panels(queries);
     const auto tile = [&](uint32_t n) {
         return KeyTile{ n, queries.dim, n_panels_, keys_.data(), panels_.data(), queries.softcap, scratch_.data() };
     };
-    each_tile(archive, head, format, true, [&](uint32_t n) { kernels().add_exponentials(tile(n), most_.data(), sums_.data()); });
+    each_tile(archive, head, true, [&](uint32_t n) { kernels().add_exponentials(tile(n), most_.data(), sums_.data()); });
     for (size_t i = 0; i < n_panels_ * n_lanes; ++i) {
         if (!std::isfinite(sums_[i])) {
             throw Error(EDGEKV_STATUS_NOT_FINITE, "a product of a query and an archived key is NaN or infinite; the model's weights may be "
@@ -137,7 +138,7 @@ void Scan::run(const edgekv_archive & archive, size_t head, const edgekv_rows & 
         }
         log_sums_[i] = most_[i] + std::log(sums_[i]);
     }
-    each_tile(archive, head, format, false, [&](uint32_t n) {
+    each_tile(archive, head, false, [&](uint32_t n) {
         kernels().largest_weights(tile(n), log_sums_.data(), weights_.data());
         std::for_each(weights_.begin(), weights_.begin() + n, [&](float weight) { best.add(weight); });
     });

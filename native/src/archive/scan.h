@@ -2,6 +2,7 @@
 #pragma once
 
 #include "archive/archive.h"
+#include "rope/rope_undo.h"
 #include "rows/rows.h"
 
 #include <cstdint>
@@ -57,6 +58,13 @@ struct ScanSize {
     uint32_t row_bytes; // of a key or a value, at most
 };
 
+// A head whose archived keys are scored.
+struct ArchivedHead {
+    size_t           index;
+    edgekv_rows      format; // of its keys, without the rows
+    const RopeUndo * undo;   // with it keys are read as they are at position 0, and not rotated; NULL = as they are stored
+};
+
 // Scores the archived keys of one head after another. One thread has one.
 class Scan {
   public:
@@ -69,7 +77,7 @@ class Scan {
 
     // Give `best` what every archived key gets: the largest weight over all queries. Throws Error where the file is not what was
     // written, or a logit is not finite.
-    void run(const edgekv_archive & archive, size_t head, const edgekv_rows & format, const edgekv_queries & queries, BestPositions & best);
+    void run(const edgekv_archive & archive, const ArchivedHead & head, const edgekv_queries & queries, BestPositions & best);
 
     char * room() { return room_.data(); } // for the rows of a head in a segment
 
@@ -77,7 +85,7 @@ class Scan {
 
   private:
     template <typename F> static void each(Scan * scan, const ScanSize & size, F f);
-    template <typename F> void        each_tile(const edgekv_archive & archive, size_t head, const edgekv_rows & format, bool first, F f);
+    template <typename F> void        each_tile(const edgekv_archive & archive, const ArchivedHead & head, bool first, F f);
     void                              fill_panels(const edgekv_queries & queries);
 
     size_t               n_panels_ = 0;
@@ -85,6 +93,7 @@ class Scan {
     std::vector<float>   keys_;      // (n_tokens, dim) of a segment
     std::vector<float>   queries_;   // (n_group, n_probe, dim)
     std::vector<int32_t> positions_; // (n_probe,)
+    std::vector<int32_t> rope_;      // (n_tokens,) RoPE positions of these keys
     std::vector<float>   panels_;    // (panels, dim, n_lanes)
     std::vector<float>   most_;      // (panels, n_lanes)
     std::vector<float>   sums_;      // likewise

@@ -11,14 +11,18 @@ namespace {
 
 constexpr uint64_t odd = 0x9E3779B97F4A7C15; // 2^64 over the golden ratio: its multiples differ in all bits
 
-// A checksum of a row at its place, so that no other row passes for it.
-uint32_t sum_of(const char * row, size_t n, size_t head, bool values, int32_t p) {
-    uint64_t sum = ((head << 1 | size_t(values)) << 32 | static_cast<uint32_t>(p)) * odd;
+uint64_t mix(uint64_t sum, uint64_t word) {
+    sum = (sum ^ word) * odd;
+    return sum ^ sum >> 32;
+}
+
+// A checksum of a row at its place, so that no other row passes for it, and of the RoPE position of a key.
+uint32_t sum_of(const char * row, size_t n, size_t head, bool values, int32_t p, int32_t rope_position) {
+    uint64_t sum = mix(((head << 1 | size_t(values)) << 32 | static_cast<uint32_t>(p)) * odd, static_cast<uint32_t>(rope_position));
     for (size_t i = 0; i < n; i += sizeof(uint64_t)) {
         uint64_t word = 0;
         std::memcpy(&word, row + i, i + sizeof(word) <= n ? sizeof(word) : n - i);
-        sum = (sum ^ word) * odd;
-        sum ^= sum >> 32;
+        sum = mix(sum, word);
     }
     return static_cast<uint32_t>(sum);
 }
@@ -36,35 +40,46 @@ uint64_t SegmentFile::place(size_t head, bool values, int32_t p) const {
     return segment_begin(p) + begins_[head] + (values ? room(heads_[head].k) : 0);
 }
 
-void SegmentFile::write(size_t head, bool values, int32_t p, uint32_t n, const char * rows) {
-    const uint32_t first = static_cast<uint32_t>(p) % n_tokens;
-    const size_t   size  = values ? heads_[head].v : heads_[head].k;
-    const uint64_t at    = place(head, values, p);
-    uint32_t       sums[n_tokens];
+void SegmentFile::write(size_t head, bool values, int32_t p, uint32_t n, const char * rows, const int32_t * rope_positions) {
+    const uint32_t first  = static_cast<uint32_t>(p) % n_tokens;
+    const size_t   size   = values ? heads_[head].v : heads_[head].k;
+    const size_t   marked = mark_bytes(values);
+    const uint64_t at     = place(head, values, p);
+    char           marks[n_tokens * mark_bytes(false)];
     for (uint32_t i = 0; i < n; ++i) {
-        sums[i] = sum_of(rows + i * size, size, head, values, p + static_cast<int32_t>(i));
+        const int32_t  rope_position = values ? 0 : rope_positions[i];
+        const uint32_t sum           = sum_of(rows + i * size, size, head, values, p + static_cast<int32_t>(i), rope_position);
+        std::memcpy(marks + i * marked, &sum, sizeof(sum));
+        std::memcpy(marks + i * marked + sizeof(sum), &rope_position, marked - sizeof(sum));
     }
-    write_at(fd_, at + first * sizeof(sums[0]), sums, n * sizeof(sums[0]));
-    write_at(fd_, at + sizeof(sums) + first * size, rows, n * size);
+    write_at(fd_, at + first * marked, marks, n * marked);
+    write_at(fd_, at + n_tokens * marked + first * size, rows, n * size);
 }
 
-const char * SegmentFile::read(size_t head, bool values, int32_t p, uint32_t n, char * room, bool first) const {
+char * SegmentFile::read(size_t head, bool values, int32_t p, uint32_t n, char * room, int32_t * rope_positions, bool first) const {
     const uint32_t skipped = static_cast<uint32_t>(p) % n_tokens;
     const size_t   size    = values ? heads_[head].v : heads_[head].k;
+    const size_t   marked  = mark_bytes(values);
     const uint64_t at      = place(head, values, p);
-    uint32_t       sums[n_tokens];
-    char *         rows = room + sizeof(sums);
+    char *         rows    = room + n_tokens * marked;
     if (skipped == 0) { // as one run
-        read_at(fd_, at, room, sizeof(sums) + n * size);
+        read_at(fd_, at, room, n_tokens * marked + n * size);
     } else {
-        read_at(fd_, at + skipped * sizeof(sums[0]), room, n * sizeof(sums[0]));
-        read_at(fd_, at + sizeof(sums) + skipped * size, rows, n * size);
+        read_at(fd_, at + skipped * marked, room, n * marked);
+        read_at(fd_, at + n_tokens * marked + skipped * size, rows, n * size);
     }
-    std::memcpy(sums, room, sizeof(sums));
-    for (uint32_t i = 0; first && i < n; ++i) {
-        const int32_t position = p + static_cast<int32_t>(i);
-        if (sums[i] != sum_of(rows + i * size, size, head, values, position)) {
+    for (uint32_t i = 0; i < n; ++i) {
+        const int32_t position      = p + static_cast<int32_t>(i);
+        int32_t       rope_position = 0;
+        uint32_t      sum           = 0;
+        std::memcpy(&sum, room + i * marked, sizeof(sum));
+        std::memcpy(&rope_position, room + i * marked + sizeof(sum), marked - sizeof(sum));
+        const bool is_sound = !first || sum == sum_of(rows + i * size, size, head, values, position, rope_position);
+        if (!is_sound || rope_position < 0 || rope_position > position) {
             fail(EDGEKV_STATUS_ARCHIVE, "the archive is not what was written: a row of position %d has another checksum", position);
+        }
+        if (!values) {
+            rope_positions[i] = rope_position;
         }
     }
     return rows;

@@ -17,8 +17,9 @@ struct RowBytes {
     bool operator==(const RowBytes & other) const { return k == other.k && v == other.v; }
 };
 
-// What a segment has of a head: checksums of its keys, the keys, and the same of its values. Where all of it lies follows from the
-// position and the head, so there is no index, and memory does not grow with the file. Several threads may read at once.
+// What a segment has of a head: marks of its keys, the keys, and the same of its values. The mark of a row is its checksum, and of a
+// key also the RoPE position that it is turned by. Where all of it lies follows from the position and the head, so there is no index,
+// and memory does not grow with the file. Several threads may read at once.
 class SegmentFile {
   public:
     static constexpr uint32_t n_tokens = EDGEKV_SEGMENT_TOKENS; // of a segment
@@ -29,20 +30,22 @@ class SegmentFile {
     const std::vector<RowBytes> & heads() const { return heads_; }
     uint64_t                      segment_bytes() const { return begins_.back(); }
     uint64_t segment_begin(int32_t p) const { return (static_cast<uint32_t>(p) / n_tokens - first_segment_) * segment_bytes(); }
-    static uint64_t               bytes_of(const RowBytes & head) { return n_tokens * (2 * sizeof(uint32_t) + uint64_t(head.k) + head.v); }
+    static uint64_t bytes_of(const RowBytes & head) { return n_tokens * (mark_bytes(false) + mark_bytes(true) + uint64_t(head.k) + head.v); }
+    static constexpr uint32_t mark_bytes(bool values) { return values ? sizeof(uint32_t) : sizeof(uint32_t) + sizeof(int32_t); }
 
-    // Room for the keys or the values of a head in a segment, with their checksums.
-    static size_t room(uint32_t row_bytes) { return n_tokens * (sizeof(uint32_t) + size_t(row_bytes)); }
+    // Room for the keys or the values of a head in a segment, with their marks.
+    static size_t room(uint32_t row_bytes) { return n_tokens * (mark_bytes(false) + size_t(row_bytes)); }
 
     // Write n rows from position p on, all of one segment: keys, or values. `rows` are adjacent.
-    void write(size_t head, bool values, int32_t p, uint32_t n, const char * rows);
+    // rope_positions: (n,) of keys; NULL of values
+    void write(size_t head, bool values, int32_t p, uint32_t n, const char * rows, const int32_t * rope_positions);
 
     // Read n rows from position p on likewise, to `room`, and return where they begin there. Throw Error(EDGEKV_STATUS_ARCHIVE) where
     // they are not what was written. first: with false, checksums are not compared once more
-    const char * read(size_t head, bool values, int32_t p, uint32_t n, char * room, bool first = true) const;
+    char * read(size_t head, bool values, int32_t p, uint32_t n, char * room, int32_t * rope_positions, bool first = true) const;
 
   private:
-    uint64_t place(size_t head, bool values, int32_t p) const; // of the checksums of the segment that p lies in
+    uint64_t place(size_t head, bool values, int32_t p) const; // of the marks of the segment that p lies in
 
     int                   fd_;
     std::vector<RowBytes> heads_;

@@ -56,7 +56,8 @@ struct edgekv_cache {
     edgekv_queries probe_queries(uint32_t layer, uint32_t head, uint32_t n_rows, float * queries, int32_t * positions) const;
 
     // Give the next n open rows of every head, which have their rows, to the tokens at these positions: (n_heads, n), ascending of each.
-    void take_recalled(const std::vector<int32_t> & positions, uint32_t n);
+    // rope_positions: (n_heads, n), by which their keys are turned
+    void take_recalled(const std::vector<int32_t> & positions, const std::vector<int32_t> & rope_positions, uint32_t n);
     void drop_recalled(); // what was taken last, unless something was fed since
 
     // Newest tokens whose cells can be dropped: the cache is then as it was before they were fed.
@@ -79,6 +80,8 @@ struct edgekv_cache {
     uint32_t          n_open_used() const { return n_filled_; }   // cells of every head since the last eviction, the newest last
     uint32_t          n_recalled() const { return n_recalled_; }  // of these, the last ones, if nothing was fed since the recall
     uint32_t          n_probe() const { return window_ ? window_->n_probe() : 0; } // tokens of the last probe
+    void              go_on_at(int32_t rope_position); // RoPE turns the next token by it
+    uint32_t          rotation() const { return rotation_; } // of stored keys and of queries
     size_t            first_row(uint32_t layer, uint32_t head) const { return head_of(layer, head).first; } // of its pool
     const std::vector<edgekv_layer> & layers() const { return layers_; }
     uint32_t          n_heads(uint32_t layer) const { return layer < layers_.size() ? layers_[layer].n_head_kv : 0; }

@@ -40,7 +40,19 @@ struct HeadView {
     const float *    accumulated;
     const float *    wo_norm;
     const float *    log_count;
+
+    const int32_t * rope_positions() const { return rope_position != nullptr ? rope_position : position; }
 };
+
+// Turn the keys of a head's n cells, in order, to adjacent RoPE positions, the last before `end`: turn(cell, position).
+template <typename F> void turn_in_order(const HeadCells & head, uint32_t n, int32_t end, F turn) {
+    for (uint32_t i = 0; i < n; ++i) {
+        const uint32_t cell = head.order[i];
+        const int32_t  to   = end - static_cast<int32_t>(n - i);
+        turn(cell, to);
+        head.rope_position[cell] = to;
+    }
+}
 
 // What a compaction finds out about a head's cells, by cell.
 struct HeadWork {

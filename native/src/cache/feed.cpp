@@ -68,6 +68,15 @@ void edgekv_cache::stand_in(uint32_t n) {
     }
 }
 
+// llama.cpp's one cell and the states' are those of the newest token. This does not fail.
+void edgekv_cache::go_on_at(int32_t rope_position) {
+    rope_past = rope_position;
+    stand_in();
+    if (state_) {
+        state_->reposition(rope_past - 1);
+    }
+}
+
 // Note what undo_batch needs.
 void edgekv_cache::begin_batch() {
     if (state_) {

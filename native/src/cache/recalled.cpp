@@ -15,19 +15,19 @@ edgekv_queries edgekv_cache::probe_queries(uint32_t il, uint32_t g, uint32_t n_r
     return { queries, positions, layer.n_group, n, layer.head_dim_k, positions[n - 1] + 1, scale, softcap_, sinks };
 }
 
-void edgekv_cache::take_recalled(const std::vector<int32_t> & positions, uint32_t n) {
+void edgekv_cache::take_recalled(const std::vector<int32_t> & positions, const std::vector<int32_t> & rope_positions, uint32_t n) {
     n_drafted_ = 0;
     n_filled_ += n;
     n_recalled_ = n;
     normed_     = 0; // the next eviction that reads norms computes all
-    const int32_t * next = positions.data();
+    size_t next = 0;
     for (uint32_t il = 0; il < layers_.size(); ++il) {
         for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g, next += n) {
             const HeadCells head  = cells(il, g);
             const uint32_t  first = head.n - n;
-            std::copy_n(next, n, head.position + first);
+            std::copy_n(positions.data() + next, n, head.position + first);
             if (head.rope_position != nullptr) {
-                std::copy_n(next, n, head.rope_position + first); // no key was turned yet
+                std::copy_n(rope_positions.data() + next, n, head.rope_position + first);
             }
             if (head.accumulated != nullptr) {
                 std::fill_n(head.accumulated + first, n, 0.0f); // as if it was fed now

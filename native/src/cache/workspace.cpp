@@ -53,16 +53,12 @@ Workspace::Workspace(const llama_context & ctx, const FlatCache & flat, const ed
     std::vector<RopeAngles> angles;
     for (const FlatCache::Layer & layer : flat.layers()) {
         const FlatCache::Attention & attention = flat.attention(layer.il);
-        if (params.repositions != 0) {
-            angles.push_back(rope_angles(ctx, layer.il));
-            turns.emplace_back(angles.back(), layer.head_dim_k, layer.k->type, flat.attention(flat.layers().front().il).rotation_k);
+        if (params.repositions != 0 || params.before_rope != 0) {
+            angles.push_back(params.repositions != 0 ? rope_angles(ctx, layer.il) : rope_angles(attention.rope));
+            undo.emplace_back(angles.back());
         }
-        if (params.before_rope != 0) {
-            const RopeAngles as_described = rope_angles(attention.rope);
-            undo.emplace_back(as_described);
-            if (params.repositions == 0) {
-                angles.push_back(as_described);
-            }
+        if (params.repositions != 0) {
+            turns.emplace_back(angles.back(), layer.head_dim_k, layer.k->type, flat.attention(flat.layers().front().il).rotation_k);
         }
     }
     for (Scratch & each : scratch) {

@@ -38,7 +38,7 @@ struct Workspace {
     CustomArrays                            custom;
     std::vector<float>                      contest; // for the scores of heads that share a budget
     std::vector<RopeTurn>                   turns;   // of every layer's keys; none where they keep their positions
-    std::vector<RopeUndo>                   undo;    // of every layer's keys; none where nobody looks at them as they were before
+    std::vector<RopeUndo>                   undo;    // of every layer's keys; none where nobody reads them as they were before
     std::mutex                              turning; // held by the thread that turns queries
 
   private:

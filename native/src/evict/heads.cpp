@@ -41,9 +41,8 @@ Rows Compaction::rows_of_head(uint32_t il, bool values, HostRows & host, size_t 
 // The keys of a head as they were before RoPE, which turned them by the positions that they have there now.
 Rows Compaction::keys_before_rope(uint32_t il, HostRows & host, const HeadView & head) const {
     const edgekv_layer & layer = layers_[il];
-    const int32_t *      at    = head.rope_position != nullptr ? head.rope_position : head.position;
     return Rows({ host.row(0), layer.k->type, layer.head_dim_k, head.n, host.stride(), cache_.rotation_, 0 },
-                work_.undo[il].turns() ? &work_.undo[il] : nullptr, at);
+                work_.undo[il].turns() ? &work_.undo[il] : nullptr, head.rope_positions());
 }
 
 // Turn the queries of one KV head in scratch.window to what they would be, on average, at the next n_ahead positions.

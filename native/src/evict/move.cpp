@@ -95,17 +95,14 @@ void Compaction::reposition(edgekv_cache & cache, uint32_t il, int32_t end) {
         const uint32_t  n_kept = budgets_[layers_[il].first_head + g];
         const uint32_t  first  = cache_.head_of(il, g).first;
         HostRows        k      = host_rows(il, g, false, graphs != nullptr ? 0 : n_kept);
-        for (uint32_t i = 0; i < n_kept; ++i) {
-            const uint32_t cell  = head.order[i];
-            const int32_t  to    = end - static_cast<int32_t>(n_kept - i);
-            const int32_t  delta = to - head.rope_position[cell];
-            if (graphs != nullptr) {
+        turn_in_order(head, n_kept, end, [&](uint32_t cell, int32_t to) {
+            const int32_t delta = to - head.rope_position[cell];
+            if (graphs != nullptr && delta != 0) {
                 graphs->turn(il, first + cell, delta);
-            } else {
+            } else if (graphs == nullptr) {
                 work_.turns[il].turn(k.row(cell), delta);
             }
-            head.rope_position[cell] = to;
-        }
+        });
         if (head.log_count != nullptr) {
             std::fill_n(head.log_count, n_kept, 0.0f); // means are cells like others now
         }
@@ -176,8 +173,5 @@ void Compaction::move_heads(edgekv_cache & cache) {
         }
     });
     cache.n_filled_ = cache.n_recalled_ = 0;
-    cache.stand_in();
-    if (cache.state_) {
-        cache.state_->reposition(cache.rope_past - 1);
-    }
+    cache.go_on_at(cache.rope_past);
 }
