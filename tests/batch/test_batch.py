@@ -133,6 +133,18 @@ def test_requests_that_share_steps_say_the_same(answer):
     assert stats.answered == len(REQUESTS)
 
 
+@pytest.mark.parametrize("options", [{}, {"parallel": 3}])
+def test_neither_order_nor_slots_make_a_difference_with_archives(answer, options):
+    """Each request has an archive of its own."""
+    archived = {"policy": "keydiff", "archive": "4MiB"}
+    alone, _ = answer(REQUESTS, **archived)
+    assert any(row["response"]["body"]["edgekv"].get("archived", 0) > 0 for row in alone.values())
+    shuffled = random.Random(2).sample(REQUESTS, len(REQUESTS))
+    other, stats = answer(shuffled, "other.jsonl", **archived, **options)
+    assert {name: said(row) for name, row in other.items()} == {name: said(row) for name, row in alone.items()}
+    assert stats.answered == len(REQUESTS)
+
+
 def test_slots_and_workers_are_two_ways(answer, opened, tmp_path):
     with pytest.raises(ConfigError, match=r"parallel=2 has one model in this process; leave it or workers=2 out"):
         answer(REQUESTS[:2], workers=2, parallel=2)

@@ -96,6 +96,8 @@ def test_what_is_saved_without_its_archive_refuses_one(model, text_file, tmp_pat
     assert refused.returncode == 2
     assert "--archive 1MiB is gone when what was read is saved" in refused.stderr
     assert run_here(*asked, "--archive", "auto").returncode == 0
+    serving = run_here("mcp", "-m", model, *SMALL, "--archive", "1MiB")
+    assert (serving.returncode, "--archive 1MiB is gone when what was read is saved" in serving.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("options", [["--focus-on", "word3"], ["--passes", "2"]])

@@ -89,6 +89,7 @@ def test_with_drafts_the_same_is_said_and_kept(model, drafting, policy, sampling
         {"reposition": "always", "policy": "h2o", "kv_type": "q8_0"},
         {"n_ctx_train": 256, "policy": "snapkv"},
         {"evict_every": 8},
+        {"policy": "keydiff", "archive": "4MiB"},
         {"ubatch": 2},
         {"threads": 2},
         {"quantization": "Q4_0", "n_embd": 128},
