@@ -1,4 +1,4 @@
-"""How long a recall takes: both rounds of scans over all archived keys, by one thread, and the rows that it loads.
+"""Times a recall: both rounds of scans over all archived keys, by one thread, and the rows that it loads.
 
 Claim (docs/archive.md): 8,000 archived tokens of a 1.5B model in 0.5 s, 50,000 in 3 s.
 
@@ -38,7 +38,7 @@ N_LAYER, N_HEAD, N_HEAD_KV, DIM = 28, 12, 2, 128
 VOCABULARY = 512
 PREDICTED = {8_000: "0.35", 50_000: "2.0"}  # seconds, with 32 rows
 PIECE = 1 << 20
-N_KEYS = 4_096  # that are multiplied at once
+N_KEYS = 4_096  # multiplied at once
 
 
 def seconds_of(work: Callable[[], object]) -> float:

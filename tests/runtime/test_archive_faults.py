@@ -143,7 +143,7 @@ def test_a_recall_that_fails_in_its_midst_counts_the_cells_that_it_leaves(archiv
         stats = session.stats
         assert (stats.recalls, stats.recalled_cells) == (1, recalled)
         assert reason in stats.archive_failure
-        assert said(session, n=3 * SETTINGS["block"])  # with evictions
+        assert said(session, n=3 * SETTINGS["block"])  # long enough for evictions
         assert (session.stats.recalls, session.stats.recalled_cells, session.stats.scanned_tokens) == (0, 0, 0)
 
 
