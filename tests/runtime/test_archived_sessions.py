@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("talkative")
 
 @pytest.fixture(scope="module", params=["never", "always"], ids=["kept", "turned"])
 def reposition(request):
-    """Option of the runtime: with "always" evictions turn keys, as those of a text longer than the trained context do."""
+    """Option of the runtime: evictions turn keys always, as those of a text longer than the trained context do."""
     return request.param
 
 

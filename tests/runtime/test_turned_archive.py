@@ -174,7 +174,7 @@ def test_all_keys_are_scored_at_one_position(open_runtime, file, kv_type):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_logits_equal_a_transformer_that_turns_the_same_keys(tiny_model, file, shape):
-    """It sees what each head holds after every eviction and every recall."""
+    """The transformer sees what each head holds after every eviction and every recall."""
     path = tiny_model(n_layer=N_LAYER, n_ctx_train=1024, **SHAPES[shape])
     tokens, n_read = tokens_of(6 * BLOCK + 20), 6 * BLOCK
     options = {name: OPTIONS[name] for name in OPTIONS if name not in ("memory", "threads")} | {"policy": "keydiff"}
@@ -201,7 +201,7 @@ def test_logits_equal_a_transformer_that_turns_the_same_keys(tiny_model, file, s
     stored = {"positions": run.positions(len(tokens)), "moves": run.moves(len(tokens))}
     visible = run.visible(len(tokens))
     never = visible.copy()
-    never[..., n_read:, :n_read] = visible[..., n_read - 1 : n_read, :n_read]  # as before the first recall
+    never[..., n_read:, :n_read] = visible[..., n_read - 1 : n_read, :n_read]  # what heads held before the first recall
 
     def errors(**seen):
         expected = ReferenceModel.from_gguf(path).logits(tokens, **seen)[n_read - 1 :]
@@ -243,7 +243,7 @@ def test_a_recall_ends_the_roundings_of_keys_that_were_turned_often(open_runtime
 
 
 def test_a_mean_is_turned_as_it_is(open_runtime, file):
-    """Its archived row is that of the token which it began with."""
+    """A mean has no archived row: the one of its position is that of the token which it began with."""
     with open_runtime(**OPTIONS, policy="keydiff+merge") as rt:
         program = Program(rt, file, "keydiff+merge")
         for seed in range(3):
@@ -262,7 +262,7 @@ def test_a_mean_is_turned_as_it_is(open_runtime, file):
 
 
 def key_bytes(program, place):
-    """Where the key of a place lies in the file: (first byte, bytes)."""
+    """Return where the key of a place lies in the file: (first byte, bytes)."""
     layer, g, position = place
     k, v = (program.cache.rows(layer, g, values=values)[1].stride_bytes for values in (False, True))
     head_bytes = SEGMENT * (8 + k + 4 + v)
