@@ -145,7 +145,7 @@ int main(int argc, char ** argv) {
         test_eviction(model, "eviction, snapkv(max)", largest_attention(), false, { 20, 22, 15, 1 });
         test_eviction(model, "eviction, snapkv(max)+heads", largest_attention(), true, { 25, 27, 15, 1 });
         test_eviction(model, "eviction, snapkv+critical", critical(), false, { 60, 62, 45, 31 });
-        test_question(model, { 5, 6, 10, 17460 });
+        test_question(model, { 25, 27, 15, 2 });
     }
     std::puts(n_failed == 0 ? "OK" : "FAILED");
     return n_failed == 0 ? 0 : 1;

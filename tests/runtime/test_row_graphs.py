@@ -262,6 +262,27 @@ def test_queries_of_a_probe_score(tiny_model, uneven_model, stage, spec, kv_type
     test_kept_sets.test_a_probe_keeps_what_the_reference_keeps_by_its_queries(tiny_model, uneven_model, spec, kv_type)
 
 
+@pytest.mark.parametrize(
+    ("spec", "options"),
+    [
+        ("snapkv", {}),
+        ("snapkv(window=64, kernel=61, aggregate=max)", {"kv_type": "q4_0"}),
+        ("snapkv(window=9, carry=0.8)", {"reposition": "always"}),
+        ("snapkv+critical+ada(scope=model)", {}),
+        ("tova+caote", {"kv_type": "q8_0"}),
+        ("h2o+ada", {}),
+        ("ahakv", {}),
+        ("snapkv(aggregate=max, pool_rows=on)", {}),
+        ("expected", {"reposition": "always"}),
+        ("attended", {"kv_type": "q8_0"}),
+    ],
+)
+def test_parts_of_a_probe_score(tiny_model, uneven_model, stage, spec, options):
+    """Each by itself; the last three by rows and queries that are copied to the host."""
+    stage("graphs")
+    test_kept_sets.test_each_part_of_a_probe_keeps_what_it_needs(tiny_model, uneven_model, spec, options)
+
+
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
 @pytest.mark.parametrize("shape", ["llama", "qwen3"])
 def test_queries_turn_with_the_keys(tiny_model, stage, shape, kv_type):

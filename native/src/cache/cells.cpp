@@ -55,17 +55,22 @@ size_t CellArrays::bytes(size_t n_rows, const CellParts & parts) {
 }
 
 WorkArrays::WorkArrays(size_t n_rows, const CellParts & parts, float * new_norms) :
-    next(parts.accumulates ? n_rows : 0), keep_(n_rows), score_(n_rows), softmax_(parts.softmax ? n_rows : 0),
-    of_value_(parts.of_values ? n_rows : 0), group_(parts.merges ? n_rows : 0), new_norms_(new_norms) {}
+    next(parts.accumulates ? n_rows : 0), keep_(n_rows), score_(n_rows), of_part_(parts.of_parts ? n_rows : 0),
+    softmax_(parts.softmax ? n_rows : 0), of_value_(parts.of_values ? n_rows : 0), group_(parts.merges ? n_rows : 0), new_norms_(new_norms) {}
 
 HeadWork WorkArrays::at(size_t row) {
-    return { at_row(keep_, row),     at_row(score_, row), at_row(softmax_, row),
-             at_row(of_value_, row), at_row(next, row),   new_norms_ != nullptr ? new_norms_ + row : nullptr,
+    return { at_row(keep_, row),
+             at_row(score_, row),
+             at_row(of_part_, row),
+             at_row(softmax_, row),
+             at_row(of_value_, row),
+             at_row(next, row),
+             new_norms_ != nullptr ? new_norms_ + row : nullptr,
              at_row(group_, row) };
 }
 
 size_t WorkArrays::bytes(size_t n_rows, const CellParts & parts) {
-    const size_t n_more = (parts.accumulates ? 1 : 0) + (parts.softmax ? 1 : 0) + (parts.of_values ? 1 : 0);
+    const size_t n_more = (parts.accumulates ? 1 : 0) + (parts.of_parts ? 1 : 0) + (parts.softmax ? 1 : 0) + (parts.of_values ? 1 : 0);
     return n_rows * (sizeof(uint8_t) + sizeof(float) * (1 + n_more) + (parts.merges ? sizeof(uint32_t) : 0));
 }
 

@@ -13,6 +13,7 @@ struct CellParts {
     bool wo_norms;
     bool softmax;     // of scores
     bool of_values;   // what a device makes of a value
+    bool of_parts;    // what it makes of a cell by one part of several
     bool repositions; // RoPE positions
     bool merges;      // how many cells each is the mean of
 };
@@ -58,6 +59,7 @@ template <typename F> void turn_in_order(const HeadCells & head, uint32_t n, int
 struct HeadWork {
     uint8_t * keep;     // whether it stays
     float *   score;    // base scores
+    float *   of_part;  // what a device made of cells by a later part of a probe; NULL where none does
     float *   softmax;  // of them, comparable with other heads'; NULL where scores are or nothing is compared
     float *   of_value; // what a device made of values; NULL where none does
     float *   next;     // what is carried from now on; NULL where nothing is
@@ -101,6 +103,7 @@ class WorkArrays {
   private:
     std::vector<uint8_t> keep_;
     std::vector<float>   score_;
+    std::vector<float>   of_part_;
     std::vector<float>   softmax_;
     std::vector<float>   of_value_;
     std::vector<uint32_t> group_;

@@ -6,17 +6,17 @@
 
 using namespace edgekv;
 
-// Have graphs score what they can, so that only scores come here.
-void Compaction::score_by_graphs() {
+// Have graphs score what they can by some rows, so that only scores come here.
+void Compaction::score_by_graphs(const QueryRows & rows) {
     std::fill(scored_.begin(), scored_.end(), uint8_t(0));
     const bool none = std::all_of(work_.graphs.begin(), work_.graphs.end(), [](const auto & graphs) { return !graphs; });
-    if (none || parts_.size() > 1 || !has_graph(policy_)) { // no graph knows parts
+    if (none || !has_graph(policy_)) {
         return;
     }
     GraphQueries queries = { params_.probed != 0, cache_.softcap_, {}, {}, {} };
     if (traits_.queries) {
         std::vector<int32_t> positions;
-        cache_.window_->each_row(params_.probed != 0, cache_.n_past, parts_[0], cache_.n_past - cache_.rope_past,
+        cache_.window_->each_row(params_.probed != 0, cache_.n_past, rows, cache_.n_past - cache_.rope_past,
                           [&](uint32_t, uint32_t row, int32_t position, int32_t delta) {
                               queries.rows.push_back(static_cast<int32_t>(row));
                               queries.deltas.push_back(delta);
@@ -40,7 +40,8 @@ void Compaction::score_by_graphs() {
                                [&](int32_t position) { return static_cast<float>(position - n_older); });
             });
         }
-        float * scores = work_.cells.at(flat_.pools()[p].offset).score;
+        const HeadWork found  = work_.cells.at(flat_.pools()[p].offset);
+        float *        scores = is_first(rows) ? found.score : found.of_part;
         scored_[p]     = work_.graphs[p] && !sinks && work_.graphs[p]->score(policy_, cache_.n_filled_, queries, at, scores);
     }
 }

@@ -134,24 +134,25 @@ Compaction::Compaction(const edgekv_cache & cache, const edgekv_compaction_param
 
 void Compaction::score_all() {
     list_parts();
-    score_by_graphs();
     square_by_graphs();
+    for (const QueryRows & rows : parts_) {
+        score_by(rows);
+    }
+}
+
+// Score every cell by some rows: those of the text, or of one part of a probe.
+void Compaction::score_by(const QueryRows & rows) {
+    score_by_graphs(rows);
     if (policy_.base == EDGEKV_BASE_CUSTOM) { // a layer's heads are scored by one call, which the loop over its heads needs
         on_layers([&](uint32_t il, Scratch & scratch) {
-            for (const QueryRows & rows : parts_) {
-                score_custom(il, rows);
-                for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
-                    score_head(il, g, rows, scratch);
-                }
+            score_custom(il, rows);
+            for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
+                score_head(il, g, rows, scratch);
             }
         });
         return;
     }
-    on_heads([&](uint32_t il, uint32_t g, Scratch & scratch) {
-        for (const QueryRows & rows : parts_) {
-            score_head(il, g, rows, scratch);
-        }
-    });
+    on_heads([&](uint32_t il, uint32_t g, Scratch & scratch) { score_head(il, g, rows, scratch); });
 }
 
 void Compaction::choose_all() {

@@ -38,6 +38,8 @@ class Compaction {
     uint32_t rows_of() const;
     void     list_parts();
     void     score_all();
+    void     score_by(const QueryRows & rows);
+    bool     is_first(const QueryRows & rows) const { return &rows == parts_.data(); } // of the parts
     void     choose_all();
     void     evict(edgekv_cache & cache);
 
@@ -83,7 +85,7 @@ class Compaction {
     void score_custom(uint32_t layer, uint32_t begin, uint32_t end, const QueryRows & rows);
 
     // by_graphs.cpp
-    void                 score_by_graphs();
+    void                 score_by_graphs(const QueryRows & rows);
     void                 add_gains(const std::vector<int32_t> & positions, GraphQueries & queries) const;
     void                 square_by_graphs();
     void                 measure_by_graphs(Scratch & scratch);
@@ -119,7 +121,7 @@ class Compaction {
     std::vector<uint32_t>             layer_budgets_; // cells of each head of a layer, on average
     std::vector<uint32_t>             budgets_;       // cells of each head
     std::vector<QueryRows>            parts_;  // rows that score, each part of a probe by itself
-    std::vector<uint8_t>              scored_; // by pool: whether graphs scored it
+    std::vector<uint8_t>              scored_; // by pool: whether graphs scored it, by the rows that score now
     std::vector<uint8_t>              valued_; // by pool: whether graphs made of its values what this step reads
     std::vector<uint8_t>              staged_; // by layer: whether rows crossed to the host
     std::vector<Move>                 moves_;

@@ -75,6 +75,7 @@ void Compaction::with_head(uint32_t il, uint32_t g, const QueryRows & rows, bool
     const uint32_t       n_rows     = (keys || scored) && traits_.queries ? rows.n : 0;
     const HeadView       head       = cache_.cells(il, g);
     const HeadWork       found      = work(il, g);
+    const float *        given      = is_first(rows) ? found.score : found.of_part;
     HostRows             k          = host_rows(il, g, false, keys ? head.n : 0);
     HostRows             v          = host_rows(il, g, true, copied ? head.n : 0);
     const Rows           value_rows = rows_of_head(il, true, v, head.n);
@@ -104,7 +105,7 @@ void Compaction::with_head(uint32_t il, uint32_t g, const QueryRows & rows, bool
                              head.order,
                              has_past ? head.accumulated : nullptr,
                              head.wo_norm,
-                             scored ? found.score : policy_.base == EDGEKV_BASE_CUSTOM ? work_.custom.by_cell_of(g) : nullptr,
+                             scored ? given : policy_.base == EDGEKV_BASE_CUSTOM ? work_.custom.by_cell_of(g) : nullptr,
                              valued_[layer.pool] ? found.of_value : nullptr,
                              &queries,
                              il,
@@ -125,7 +126,7 @@ void Compaction::score_head(uint32_t il, uint32_t g, const QueryRows & rows, Scr
     const bool keys = traits_.keys && !scored_[layers_[il].pool];
     with_head(il, g, rows, keys, traits_.value_prior, scratch, [&](const HeadWork & found, const Cells & seen) {
         const size_t n      = seen.keys.n();
-        const bool   first  = &rows == parts_.data();
+        const bool   first  = is_first(rows);
         float *      scores = first ? found.score : scratch.scores.data();
         float *      next   = !traits_.accumulates ? nullptr : first ? found.next : scratch.norms.data();
         score_base(policy_, seen, layer_budgets_[il], scratch, scores, next);
