@@ -47,6 +47,14 @@ edgekv_policy critical() {
     return policy;
 }
 
+// No graph scores for it, so that keys and queries are read.
+edgekv_policy expected() {
+    edgekv_policy policy = policy_of(EDGEKV_BASE_EXPECTED);
+    policy.rows          = n_rows;
+    policy.n_ahead       = 8;
+    return policy;
+}
+
 // A cache on the device for one policy, with room for a budget and a block. divided: heads may keep what they are given
 struct Counted {
     Counted(const Model & model, const edgekv_policy & policy, bool divided, bool probed) :
@@ -145,6 +153,7 @@ int main(int argc, char ** argv) {
         test_eviction(model, "eviction, snapkv(max)", largest_attention(), false, { 20, 22, 15, 1 });
         test_eviction(model, "eviction, snapkv(max)+heads", largest_attention(), true, { 25, 27, 15, 1 });
         test_eviction(model, "eviction, snapkv+critical", critical(), false, { 60, 62, 45, 31 });
+        test_eviction(model, "eviction, expected", expected(), false, { any, any, any, 120 });
         test_question(model, { 25, 27, 15, 2 });
     }
     std::puts(n_failed == 0 ? "OK" : "FAILED");

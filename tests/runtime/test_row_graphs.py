@@ -122,7 +122,9 @@ def read(path, staging, stage, spec, kv_type, reposition=False, heads=HEADS):
         return logits, [[kept.tolist() for kept in layer] for layer in run.kept()], held, block_loop.work
 
 
-@pytest.mark.parametrize(("spec", "kv_type"), diagonal(SCORED + WITHOUT_ROWS, KV_TYPES, whole=["keydiff", "snapkv"]))
+@pytest.mark.parametrize(
+    ("spec", "kv_type"), diagonal(SCORED + WITHOUT_ROWS + STAGED, KV_TYPES, whole=["keydiff", "snapkv"])
+)
 def test_the_reference_keeps_the_same(tiny_model, stage, spec, kv_type):
     stage("graphs")
     path = tiny_model(**SHAPE, n_ctx_train=1024)

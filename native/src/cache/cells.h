@@ -13,7 +13,7 @@ struct CellParts {
     bool wo_norms;
     bool softmax;     // of scores
     bool of_values;   // what a device makes of a value
-    bool of_parts;    // what it makes of a cell by one part of several
+    bool of_parts;    // what it makes of a cell by one part of a probe
     bool repositions; // RoPE positions
     bool merges;      // how many cells each is the mean of
 };

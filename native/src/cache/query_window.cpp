@@ -88,16 +88,32 @@ void QueryWindow::restore_text(int32_t n_past, const std::vector<int32_t> & lags
     n_probe_ = 0;
 }
 
+HostRows QueryWindow::copied(uint32_t index, bool probed, int32_t n_past, const QueryRows & rows, RowCopy & copy) const {
+    uint32_t begin = UINT32_MAX;
+    uint32_t end   = 0;
+    each_row(probed, n_past, rows, 0, [&](uint32_t, uint32_t row, int32_t, int32_t) {
+        begin = std::min(begin, row);
+        end   = std::max(end, row + 1);
+    });
+    return HostRows(flat_.queries().rings[index], begin, end - begin, &copy);
+}
+
 float QueryWindow::read(uint32_t index, uint32_t first_head, uint32_t n_head, bool probed, int32_t n_past,
-                        const QueryRows & rows, bool by_head, int32_t lag, RopeTurn * turn, float * queries, int32_t * positions) const {
+                        const QueryRows & rows, bool by_head, int32_t lag, RopeTurn * turn, float * queries, int32_t * positions,
+                        HostRows * copied) const {
     const FlatCache::Layer & layer = flat_.layers()[index];
     const ggml_tensor *      ring  = flat_.queries().rings[index];
     const size_t             dim   = layer.head_dim_k;
     each_row(probed, n_past, rows, lag, [&](uint32_t w, size_t row, int32_t position, int32_t delta) {
         positions[w] = position;
         for (uint32_t h = 0; h < n_head; ++h) {
-            float * dst = queries + (by_head ? h * rows.n + w : w * n_head + h) * dim;
-            ggml_backend_tensor_get(ring, dst, row * ring->nb[1] + (first_head + h) * dim * sizeof(float), dim * sizeof(float));
+            float *      dst  = queries + (by_head ? h * rows.n + w : w * n_head + h) * dim;
+            const size_t head = (first_head + h) * dim * sizeof(float);
+            if (copied != nullptr) {
+                std::memcpy(dst, copied->row_of_tensor(row) + head, dim * sizeof(float));
+            } else {
+                ggml_backend_tensor_get(ring, dst, row * ring->nb[1] + head, dim * sizeof(float));
+            }
             if (turn != nullptr) {
                 turn->turn_floats(dst, delta);
             }

@@ -4,6 +4,7 @@
 #include "rope/rope_turn.h"
 #include "rows/beside.h"
 #include "rows/flat_cache.h"
+#include "rows/host_rows.h"
 
 #include <cstdint>
 #include <vector>
@@ -80,12 +81,15 @@ class QueryWindow {
         }
     }
 
+    // The rows of layer `index` between the first and the last of some in its ring, which one read copies.
+    HostRows copied(uint32_t index, bool probed, int32_t n_past, const QueryRows & rows, RowCopy & copy) const;
+
     // Copy n rows of some query heads of layer `index`, to (n_head, n, head_dim) with by_head, else
     // (n, n_head, head_dim); and their positions. Those that were computed under another lag are turned to this one; those of
-    // a probe are those of the same tokens after all that came since.
+    // a probe are those of the same tokens after all that came since. They come from `copied`, or if it is NULL from where they lie.
     // Returns the layer's scale of Q K^T.
     float read(uint32_t index, uint32_t first_head, uint32_t n_head, bool probed, int32_t n_past, const QueryRows & rows,
-               bool by_head, int32_t lag, RopeTurn * turn, float * queries, int32_t * positions) const;
+               bool by_head, int32_t lag, RopeTurn * turn, float * queries, int32_t * positions, HostRows * copied = nullptr) const;
 
   private:
     FlatCache &           flat_;

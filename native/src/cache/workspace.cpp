@@ -1,5 +1,6 @@
 #include "cache/workspace.h"
 
+#include "cache/query_window.h"
 #include "ggml-backend.h"
 #include "rows/context_rope.h"
 #include "score/wo_norm.h"
@@ -20,6 +21,11 @@ CellParts cell_parts(const edgekv_shape & shape, const edgekv_cache_params & par
     const bool graphs = is_staged(shape, params) && params.staged != EDGEKV_STAGING_COPIES;
     return { params.accumulates != 0, params.wo_norms != 0, (params.ragged & EDGEKV_RAGGED_SOFTMAX) != 0, graphs && params.values != 0,
              graphs && params.n_probe_rows > 0, params.repositions != 0, params.n_merged > 0 };
+}
+
+uint64_t copied_query_bytes(const edgekv_shape & shape, const edgekv_cache_params & params) {
+    const uint64_t n_rows = std::max<uint64_t>(n_text_rows(params.n_query_rows, params.n_draft), params.n_probe_rows);
+    return is_staged(shape, params) ? sizeof(float) * n_rows * shape.n_head_max * shape.head_dim_k : 0;
 }
 
 ScratchSize scratch_size(const edgekv_shape & shape, const edgekv_cache_params & params) {
@@ -65,6 +71,7 @@ Workspace::Workspace(const llama_context & ctx, const FlatCache & flat, const ed
         each.reserve(scratch_size(shape, params));
     }
     custom.reserve(shape, params);
+    copy_queries.rows.resize(copied_query_bytes(shape, params));
     if (is_staged(shape, params)) {
         for (const auto & pool : flat.pools()) {
             copy_k.rows.resize(std::max(copy_k.rows.size(), pool.k->nb[1] * shape.n_cells_max));
@@ -79,8 +86,8 @@ Workspace::Workspace(const llama_context & ctx, const FlatCache & flat, const ed
 }
 
 uint64_t Workspace::bytes() const {
-    uint64_t sum = WorkArrays::bytes(n_rows_, parts_) + copy_k.rows.capacity() + copy_v.rows.capacity() + custom_bytes_ +
-                   contest.capacity() * sizeof(float);
+    uint64_t sum = WorkArrays::bytes(n_rows_, parts_) + copy_k.rows.capacity() + copy_v.rows.capacity() +
+                   copy_queries.rows.capacity() + custom_bytes_ + contest.capacity() * sizeof(float);
     for (const Scratch & each : scratch) {
         sum += each.held();
     }
@@ -99,7 +106,7 @@ uint64_t Workspace::estimate_bytes(const edgekv_shape & shape, const edgekv_cach
     const uint64_t n_rows = uint64_t(shape.n_head_total) * shape.n_cells;
     return WorkArrays::bytes(n_rows, cell_parts(shape, params)) + contest_size(shape, params) * sizeof(float) +
            n_workers(shape, params) * Scratch::bytes(scratch_size(shape, params)) + CustomArrays::bytes(shape, params) +
-           (is_staged(shape, params) ? shape.head_bytes : 0);
+           copied_query_bytes(shape, params) + (is_staged(shape, params) ? shape.head_bytes : 0);
 }
 
 } // namespace edgekv

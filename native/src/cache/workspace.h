@@ -34,6 +34,7 @@ struct Workspace {
     std::vector<Scratch>                    scratch; // one a thread
     RowCopy                                 copy_k;  // a head's rows, where they are read and moved in a copy
     RowCopy                                 copy_v;
+    RowCopy                                 copy_queries; // a layer's, likewise
     std::vector<std::unique_ptr<RowGraphs>> graphs; // of pools on devices; NULL where the host works on the rows
     CustomArrays                            custom;
     std::vector<float>                      contest; // for the scores of heads that share a budget
@@ -55,6 +56,9 @@ bool is_staged(const edgekv_shape & shape, const edgekv_cache_params & params);
 size_t n_workers(const edgekv_shape & shape, const edgekv_cache_params & params);
 
 CellParts cell_parts(const edgekv_shape & shape, const edgekv_cache_params & params);
+
+// Bytes of a layer's queries where they are read in a copy.
+uint64_t copied_query_bytes(const edgekv_shape & shape, const edgekv_cache_params & params);
 
 ScratchSize scratch_size(const edgekv_shape & shape, const edgekv_cache_params & params);
 

@@ -115,7 +115,7 @@ Compaction::Compaction(const edgekv_cache & cache, const edgekv_compaction_param
         return;
     }
     llama_synchronize(cache_.ctx);
-    work_.copy_k.n_bytes = work_.copy_v.n_bytes = 0;
+    work_.copy_k.n_bytes = work_.copy_v.n_bytes = work_.copy_queries.n_bytes = 0;
     for (const auto & graphs : work_.graphs) {
         if (graphs) {
             graphs->crossed_bytes = 0;
@@ -142,6 +142,7 @@ void Compaction::score_all() {
 
 // Score every cell by some rows: those of the text, or of one part of a probe.
 void Compaction::score_by(const QueryRows & rows) {
+    queries_.reset();
     score_by_graphs(rows);
     if (policy_.base == EDGEKV_BASE_CUSTOM) { // a layer's heads are scored by one call, which the loop over its heads needs
         on_layers([&](uint32_t il, Scratch & scratch) {

@@ -60,6 +60,7 @@ class Compaction {
     RowGraphs * graphs_of(const edgekv_layer & layer) const;
     HostRows    host_rows(uint32_t layer, uint32_t head, bool values, size_t n);
     HostRows    host_rows(const edgekv_layer & layer, bool values, size_t first, size_t n);
+    HostRows *  copied_queries(uint32_t layer, const QueryRows & rows);
     Rows        rows_of_head(uint32_t layer, bool values, HostRows & host, size_t n) const;
     Rows        keys_before_rope(uint32_t layer, HostRows & host, const HeadView & head) const;
     void        turn_ahead(uint32_t layer, uint32_t n_rows, Scratch & scratch) const;
@@ -115,7 +116,6 @@ class Compaction {
     std::vector<uint32_t>             by_shares_;
     Outcome                           outcome_     = Outcome::nothing;
     uint32_t                          largest_     = 0; // cells that one head may keep
-    uint64_t                          query_bytes_ = 0; // that crossed with rows
     int64_t                           start_us_    = 0;
     int64_t                           chosen_us_   = 0;
     std::vector<uint32_t>             layer_budgets_; // cells of each head of a layer, on average
@@ -124,6 +124,8 @@ class Compaction {
     std::vector<uint8_t>              scored_; // by pool: whether graphs scored it, by the rows that score now
     std::vector<uint8_t>              valued_; // by pool: whether graphs made of its values what this step reads
     std::vector<uint8_t>              staged_; // by layer: whether rows crossed to the host
+    std::optional<HostRows>           queries_; // of a layer, by the rows that score now, where they are copied
+    uint32_t                          queries_layer_ = 0;
     std::vector<Move>                 moves_;
     std::optional<Team>               team_;
 };

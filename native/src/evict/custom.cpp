@@ -60,9 +60,9 @@ void Compaction::score_custom(uint32_t il, uint32_t begin, uint32_t end, const Q
 
         view.query_positions = work_.custom.rows.data();
         if (view.n_rows > 0) {
-            query_bytes_ += copies(layer) ? sizeof(float) * view.n_rows * view.n_head * layer.head_dim_k : 0;
             cache_.window_->read(il, begin * layer.n_group, view.n_head, params_.probed != 0, cache_.n_past, queries, true,
-                                 cache_.n_past - cache_.rope_past, work_.turn_of(il), work_.custom.queries.data(), work_.custom.rows.data());
+                                 cache_.n_past - cache_.rope_past, work_.turn_of(il), work_.custom.queries.data(), work_.custom.rows.data(),
+                                 copied_queries(il, queries));
         }
         if (cache_.rotation_ > 0) {
             for (uint32_t i = 0; i < view.n_head * view.n_rows; ++i) {

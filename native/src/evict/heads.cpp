@@ -31,6 +31,18 @@ HostRows Compaction::host_rows(const edgekv_layer & layer, bool values, size_t f
     return HostRows(of_v ? layer.v : layer.k, first, n, !copied ? nullptr : of_v ? &work_.copy_v : &work_.copy_k);
 }
 
+// A layer's queries of some rows, copied once for all its heads; NULL where the host reads them where they lie.
+HostRows * Compaction::copied_queries(uint32_t il, const QueryRows & rows) {
+    if (!copies(layers_[il])) {
+        return nullptr;
+    }
+    if (!queries_ || queries_layer_ != il) {
+        queries_.emplace(cache_.window_->copied(il, params_.probed != 0, cache_.n_past, rows, work_.copy_queries));
+        queries_layer_ = il;
+    }
+    return &*queries_;
+}
+
 Rows Compaction::rows_of_head(uint32_t il, bool values, HostRows & host, size_t n) const {
     const edgekv_layer & layer = layers_[il];
     const uint32_t       dim   = values ? layer.head_dim_v : layer.head_dim_k;
@@ -88,10 +100,9 @@ void Compaction::with_head(uint32_t il, uint32_t g, const QueryRows & rows, bool
         queries.n_seen = scratch.positions[n_rows - 1] + 1;
     } else if (n_rows > 0) {
         const std::lock_guard<std::mutex> lock(work_.turning); // heads of a layer share what turns their queries
-        query_bytes_ += copies(layer) ? sizeof(float) * n_rows * layer.n_group * layer.head_dim_k : 0;
         queries.scale  = cache_.window_->read(il, g * layer.n_group, layer.n_group, params_.probed != 0, cache_.n_past, rows, true,
                                               cache_.n_past - cache_.rope_past, work_.turn_of(il), scratch.window.data(),
-                                              scratch.positions.data());
+                                              scratch.positions.data(), copied_queries(il, rows));
         queries.n_seen = scratch.positions[n_rows - 1] + 1;
     }
     if (n_rows > 0 && traits_.ahead) { // no graph scores for it, so the queries are here
@@ -161,7 +172,7 @@ void Compaction::choose_head(uint32_t il, uint32_t g, Scratch & scratch) {
 
 // Bytes that were copied between the host and where the rows lie.
 uint64_t Compaction::crossed_bytes() const {
-    uint64_t sum = work_.copy_k.n_bytes + work_.copy_v.n_bytes + query_bytes_;
+    uint64_t sum = work_.copy_k.n_bytes + work_.copy_v.n_bytes + work_.copy_queries.n_bytes;
     for (const auto & graphs : work_.graphs) {
         sum += graphs ? graphs->crossed_bytes : 0;
     }

@@ -27,6 +27,7 @@ class HostRows {
     }
 
     size_t stride() const { return tensor_->nb[1]; }
+    char * row_of_tensor(size_t i) { return row(i - first_); } // of those that are here
     char * row(size_t i) { return (copy_ != nullptr ? copy_->rows.data() : in_place(first_)) + i * stride(); }
 
     void commit(size_t n) { commit_to(first_, n); }
