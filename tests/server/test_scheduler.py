@@ -112,7 +112,7 @@ def test_the_place_of_a_reply_is_free_when_its_end_is_seen(memory):
                 await text(queue.submit(ReplyRequest(user="refused")))
         await text(queue.submit(ReplyRequest()))
         following = queue.submit(ReplyRequest())
-        with pytest.raises(ApiError, match="waiting already"):
+        with pytest.raises(ApiError, match="in the queue already"):
             queue.submit(ReplyRequest())
         put_away.set()
         await text(following)

@@ -1,5 +1,6 @@
 // Scores by a scorer of the host's own.
 #include "evict/compaction.h"
+#include "evict/select.h"
 #include "hooks/status.h"
 
 #include <algorithm>
@@ -76,7 +77,7 @@ void Compaction::score_custom(uint32_t il, uint32_t begin, uint32_t end, const Q
         const HeadView head = cache_.cells(il, g);
         position = std::transform(head.order, head.order + head.n, position, [&](uint32_t cell) { return head.position[cell]; });
     }
-    // a scorer that was cut off leaves some as they are, whatever it returns; the selection then refuses them
+    // a scorer that was cut off leaves some as they are, whatever it returns; they are refused before anything is made of them
     std::fill_n(work_.custom.scores.data(), size_t(view.n_head_kv) * view.n, NAN);
     if (scorer.score(scorer.user_data, &view, work_.custom.scores.data()) != 0) {
         throw Error(EDGEKV_STATUS_INTERNAL, "the scorer failed");
@@ -87,5 +88,6 @@ void Compaction::score_custom(uint32_t il, uint32_t begin, uint32_t end, const Q
         for (uint32_t i = 0; i < head.n; ++i) {
             work_.custom.by_cell_of(g)[head.order[i]] = *score++;
         }
+        require_finite({ work_.custom.by_cell_of(g), head.position, head.order, head.n });
     }
 }
