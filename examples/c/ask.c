@@ -33,13 +33,11 @@ static void check(enum edgekv_status status) {
 // Evict down to the budget. The question's attention decides what stays; while an answer is said, the policy for all else.
 static void evict(int by_question) {
     const struct edgekv_protection  protection = { request.n_sink, by_question ? 0 : request.n_recent, NULL, 0 };
-    struct edgekv_compaction_params how        = { &request.policy, &protection, plan.setting.budget, 0, 1, NULL, 0, NULL };
+    const struct edgekv_policy *    policy     = by_question ? &plan.probe_policy : &request.policy;
+    struct edgekv_compaction_params how = { policy, &protection, plan.setting.budget, by_question, !by_question, NULL, 0, NULL };
     struct edgekv_compaction        done;
     if (by_question) {
         check(edgekv_cache_probe(cache, question, n_question, err, sizeof(err)));
-        how.policy     = &plan.probe_policy;
-        how.probed     = 1;
-        how.generating = 0;
     }
     how.reposition = plan.cache.repositions && edgekv_cache_rope_past(cache) + plan.setting.block > plan.n_ctx_train / 2;
     check(edgekv_cache_compact(cache, &how, &done, err, sizeof(err)));
