@@ -58,10 +58,15 @@ def sentences(text: str) -> Iterator[str]:
 
     Code is left out, and a list of names in code is one word.
     """
-    for block in _blocks(INDENTED.sub("\n", FENCED.sub("", text))):
+    for block in _blocks(without_code(text)):
         plain = NAMES.sub("Codes", SPAN.sub("Code", LINK.sub(r"\1", block)))
         parts = (part.strip(" *_>") for part in END.split(plain))
         yield from (part for part in parts if len(part.split()) >= SHORTEST)
+
+
+def without_code(text: str) -> str:
+    """Return a Markdown text without its blocks of code."""
+    return INDENTED.sub("\n", FENCED.sub("", text))
 
 
 def _blocks(text: str) -> Iterator[str]:
