@@ -93,9 +93,9 @@ APIS = {
 HEAD = (
     "# Fields of requests",
     "",
-    "What the [server](server.md) does with each field of the chat and completion requests of other APIs. *Honoured*",
-    "has its effect. *Refused* is an error that names the field, unless its value is null or turns it off. *No effect*",
-    "is taken with any value, because no reply depends on it here. A field that is not in the table is ignored.",
+    "*Reference.* Fields of the chat and completion requests of other APIs at the [server](server.md). *Honoured*",
+    "fields have their effect. *Refused* ones are an error that names the field, unless the value is null or turns it",
+    "off. Fields of *no effect* may have any value. A field that is not in the table is ignored.",
     "`python scripts/server_fields.py` writes this page from the code that parses requests.",
 )
 
