@@ -1,7 +1,7 @@
 """edgekv at its defaults against llama-cpp-python as another Python has it installed, at that one's defaults.
 
-Claim (docs/benchmark.md): under three quarters of the memory that llama.cpp takes, edgekv reads and generates faster,
-by the factors of `targets`.
+Claim (docs/results/speed.md): under three quarters of the memory that llama.cpp takes, edgekv reads and generates
+faster, by the factors of `targets`.
 
 Both get the same text. llama.cpp gets a context that holds it. edgekv gets a ceiling: `--share` of the peak that
 llama.cpp had, or the next twentieth of it that holds the smallest plan. It chooses everything else itself, but for the

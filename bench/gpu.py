@@ -1,7 +1,7 @@
 """edgekv on a GPU against llama.cpp's own cache there: the same library, the same weights on the device, two caches.
 
-Claim (docs/devices.md): with a fixed number of cells edgekv reads and generates at least as fast as llama.cpp with all
-cells, and an eviction copies a small part of its rows to the host.
+Claim (docs/results/devices.md): with a fixed number of cells edgekv reads and generates at least as fast as
+llama.cpp with all cells, and an eviction copies a small part of its rows to the host.
 
 Every run is a fresh process that warms up; the two take turns. llama.cpp has batches of 512 and a cache that holds the
 text. edgekv has `--budget` cells and blocks of 512. "crossed" is what one eviction copied between host and device, in

@@ -1,6 +1,6 @@
 """Times a recall: both rounds of scans over all archived keys, by one thread, and the rows that it loads.
 
-Claim (docs/archive.md): 8,000 archived tokens of a 1.5B model in 0.5 s, 50,000 in 3 s.
+Claim (docs/results/speed.md): 8,000 archived tokens of a 1.5B model in 0.5 s, 50,000 in 3 s.
 
 The model has the heads of Qwen2.5-1.5B (28 layers, 2 KV heads of 128, groups of 6) and random weights, and is small
 elsewhere. Cells and archive are F16. Times are the processor's, which other programs change little; *wall* is what a

@@ -1,8 +1,8 @@
 """Models under ceilings that their weights do not fit: speed, peak and answers from all weights in memory to none.
 
-Claim (docs/memory.md): a model reads a novel under less than half of its file's bytes, finds what was planted there,
-and stays under its plan. Reading keeps 0.9 of the speed of weights in memory, and generating 0.8 of what the file's
-speed allows.
+Claim (docs/results/speed.md): a model reads a novel under less than half of its file's bytes, finds what was planted
+there, and stays under its plan. Reading keeps 0.9 of the speed of weights in memory, and generating 0.8 of what the
+file's speed allows.
 
 For each ceiling a fresh process opens a runtime as a user does, asks for a sentence planted in the middle of a text,
 and feeds tokens one by one. Times are of the clock, since a process that waits for a disk spends none of its own. In

@@ -23,7 +23,7 @@ from .render import measuring_bar
 from .shared_options import ALONE
 
 ENOUGH_CELLS = 512  # the default model finds 17 of 20 facts with these (docs/memory.md)
-LEAST_RESIDENT = 0.75  # share of the layers; with fewer, replies take a third longer and more (docs/memory.md)
+LEAST_RESIDENT = 0.75  # share of the layers; with fewer, replies take a third longer and more (docs/results/speed.md)
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ MERGED_POLICY = DIVIDED_POLICY + "+merge"  # the same for cells in the processor
 
 
 def default_focus(*, divided: bool = False, merged: bool = False) -> str:
-    """Return the policy that scores by a probe, chosen by measurement (docs/policies.md).
+    """Return the policy that scores by a probe, chosen by measurement (docs/choosing-a-policy.md).
 
     divided, merged: whether the runtime's own policy divides cells by a table of heads, and keeps means
     """

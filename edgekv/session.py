@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from .prompt.tools import ToolUse
 
-# the question that texts are read with while none is known; chosen by measurement (docs/policies.md)
+# the question that texts are read with while none is known; chosen by measurement (docs/choosing-a-policy.md)
 GENERAL_QUESTION = "Which names, places, dates, numbers and other facts are mentioned above?"
 
 NO_TEXT = "give a text; a file goes into files=, and messages go to continue_from"
@@ -122,8 +122,8 @@ class Session:
 
         files: paths, or the path of one
         focus: the question to read with, or a list of questions or things to find, each of which keeps what it needs
-            (docs/policies.md). True = `text`; False = none; None = `text` if there are files, unless the runtime was
-            opened with focus=False
+            (docs/choosing-a-policy.md). True = `text`; False = none; None = `text` if there are files, unless the
+            runtime was opened with focus=False
         progress: called with a `Progress` after every block that is read
         options: `GenerationOptions`, such as max_tokens, stop and sampling
 
@@ -292,8 +292,8 @@ class Session:
             anything is read, with a PromptLengthError
         shared: tokens that other histories of this runtime begin with, too. The runtime then keeps its state after the
             history's system message, and after the whole blocks of these tokens, which it reads without their question.
-            Any session begins there if its history does, and reads only the rest (docs/python.md). 0 = only where every
-            token has its cells; None = read all, as the session has it
+            Any session begins there if its history does, and reads only the rest (docs/going-back.md). 0 = only where
+            every token has its cells; None = read all, as the session has it
         tools: functions that the model may call, each {"type": "function", "function": {"name", "description",
             "parameters"}}, with a JSON schema of its parameters. The pieces are then the text before the first call,
             and `stats.tool_calls` are the calls. Needs a runtime opened with grammars=True, and messages
@@ -334,7 +334,7 @@ class Session:
         """Read token ids that histories begin with, without a reply; needs a session with log=True.
 
         `continue_from` then goes on with such a history, and `rewind(len(tokens))` comes back for the next one. Whole
-        blocks that are read without a question make no difference to reading all at once (docs/python.md).
+        blocks that are read without a question make no difference to reading all at once (docs/going-back.md).
 
         focus: the question to read with, or a list as for `chat`, if more than a block is read and not all of it
             fits; None = none

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Build the library with CUDA, and on a machine with a GPU run the tests and the table of docs/devices.md there.
+# Build the library with CUDA, and on a machine with a GPU run the tests and the table of docs/results/devices.md there.
 #   scripts/check_gpu.sh build [BUILD_DIR] [CUDA_ARCHITECTURE]   needs no GPU, and takes 35 minutes on two cores
 #   scripts/check_gpu.sh run [BUILD_DIR] [BOOK]                  needs a GPU, and takes under ten minutes
 # The compiler and its libraries come from a package index, so nothing of CUDA need be installed; a GPU's driver must be.

@@ -54,7 +54,7 @@ def read_page(path: Path) -> Page:
 
 
 def sentences(text: str) -> Iterator[str]:
-    """Yield the sentences of a Markdown text: of paragraphs, items, headings and cells of tables.
+    """Yield the sentences of a Markdown text: of paragraphs, items and cells of tables.
 
     Code is left out, and a list of names in code is one word.
     """
@@ -70,7 +70,7 @@ def without_code(text: str) -> str:
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """Yield paragraphs, items, headings and cells, each in one line."""
+    """Yield paragraphs, items and cells, each in one line."""
     block: list[str] = []
     for line in [*text.splitlines(), ""]:
         alone = line.startswith(("|", "#")) or not line.strip()
@@ -80,9 +80,7 @@ def _blocks(text: str) -> Iterator[str]:
         if line.startswith("|"):
             cells = re.split(r"(?<!\\)\|", SPAN.sub(lambda span: span[0].replace("|", "\\|"), line))
             yield from (cell.strip() for cell in cells if cell.strip(" |:-"))
-        elif line.startswith("#"):
-            yield line.lstrip("# ")
-        elif line.strip():
+        elif not alone:
             block.append(ITEM.sub("", line).strip())
 
 

@@ -11,9 +11,9 @@ class Repositioning:
     """Decides at which evictions a cache repositions its keys (`Options.reposition`).
 
     "auto" leaves keys where they are while a text stays in the first half of the trained context. Models use positions
-    in the second half badly (docs/policies.md), so in a longer text keys of f16 are turned at every eviction. Turning
-    rounds quantised keys once more. They are turned only when new tokens have come half-way from where turning leaves
-    them to the end of the trained context.
+    in the second half badly (docs/choosing-a-policy.md), so in a longer text keys of f16 are turned at every eviction.
+    Turning rounds quantised keys once more. They are turned only when new tokens have come half-way from where turning
+    leaves them to the end of the trained context.
     """
 
     def __init__(self, cache: Cache, options: Options, n_ctx_train: int) -> None:

@@ -23,7 +23,7 @@ MAX_TOKENS = 1024  # default length limit of a reply
 MOST_ALTERNATIVES = 20  # alternatives a token, with their log probabilities
 ON_OVERFLOW = ("evict", "error")
 
-# put before a question about a text; chosen by measurement (docs/python.md)
+# put before a question about a text; chosen by measurement (docs/sampling.md)
 INSTRUCTION = "Answer in one or two sentences, from the text above:"
 
 

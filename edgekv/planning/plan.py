@@ -14,7 +14,7 @@ from .device_shares import DeviceShare
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Bytes of everything that is resident at the peak. docs/memory.md says what each is."""
+    """Bytes of everything that is resident at the peak. docs/plans.md says what each is."""
 
     python: int
     vocabulary: int

@@ -513,7 +513,7 @@ EDGEKV_API enum edgekv_status edgekv_cache_queries(
 
 // ---- planning: from a ceiling in bytes to a budget of cells, before any weight is loaded ----
 
-// Bytes of everything that is resident at the peak; docs/memory.md says what each is.
+// Bytes of everything that is resident at the peak; docs/plans.md says what each is.
 struct edgekv_parts {
     uint64_t host_bytes;        // what the process holds before the model, and all code of this library
     uint64_t vocabulary_bytes;  // vocabulary and metadata

@@ -1,4 +1,4 @@
-"""The defaults for reading, at the smallest size that tells them from what they replaced (docs/policies.md)."""
+"""The defaults for reading, at a size that tells them from older ones (docs/results/default-model.md)."""
 
 from __future__ import annotations
 

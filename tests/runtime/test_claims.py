@@ -1,4 +1,4 @@
-"""Claims of the papers on the default model's own keys, values and queries; docs/policies.md has the figures."""
+"""Claims of the papers on the default model's own keys, values and queries; docs/results/papers.md has the figures."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ class GenerationParams(FormFields, LlamaFields):
         }
 
     def sampling(self) -> Sampling:
-        """Return the sampling. Fields that are not given have the defaults of docs/server.md. Raises ApiError."""
+        """Return the sampling. Fields that are not given have the defaults of docs/server-api.md. Raises ApiError."""
         named = {
             name: value
             for name in ("temperature", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty")
