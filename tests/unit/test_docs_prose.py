@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,9 @@ prose_figures = importlib.util.module_from_spec(_spec)
 sys.modules[_spec.name] = prose_figures
 _spec.loader.exec_module(prose_figures)
 
-PAGES = {page.name: page for page in prose_figures.pages()}
-READ_ONCE = [page for page in PAGES.values() if page.kind in ("user", "reference")]
+READ_ONCE = [page for page in prose_figures.pages() if page.kind in ("user", "reference")]
 USERS = [page for page in READ_ONCE if page.kind == "user"]
+MAP = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
 MAX_WORDS = 30
 LATE_SUBJECT = re.compile(r"(Of|What|Where) [^?]*$|.*\band so (do|does|is|are) \w+( \w+)?\.$")
 FILES = [
@@ -39,7 +40,7 @@ def test_sentences_are_short_and_have_their_subject_early(page):
 
 @pytest.mark.parametrize("page", READ_ONCE, ids=lambda page: page.name)
 def test_the_map_names_every_page(page):
-    assert page.name == "README.md" or f"]({page.name}" in (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    assert f"]({page.name})" in MAP or page.name == "README.md"
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
@@ -71,3 +72,15 @@ def test_sentences_are_told_apart():
 def test_cells_are_sentences_and_lists_of_names_one_word():
     text = "| a cell of four words | `a`, `b` and `c` are names |\n|---|---|\n| 1 | `x|y` |\n"
     assert list(prose_figures.sentences(text)) == ["a cell of four words"]
+
+
+def test_the_script_prints_a_line_for_each_page_and_marks_long_ones(monkeypatch, capsys):
+    page = prose_figures.Page("long.md", "user", prose_figures.MAX_LINES + 1, ("A sentence of five words.",))
+    monkeypatch.setattr(prose_figures, "pages", lambda: [page, replace(page, name="short.md", n_lines=9)])
+    monkeypatch.setattr(sys, "argv", ["prose_figures.py", "--sentences", "1"])
+    prose_figures.main()
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[1] == ["long.md", "user", "151!", "5", "5"]
+    assert lines[2] == ["5", "A", "sentence", "of", "five", "words."]
+    assert lines[3] == ["short.md", "user", "9", "5", "5"]
+    assert ["user:", "160", "lines", "in", "2", "pages"] in lines
