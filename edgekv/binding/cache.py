@@ -302,6 +302,14 @@ class Cache:
         )
         return data[: rows.n * rows.stride_bytes].reshape(rows.n, rows.stride_bytes), rows
 
+    def allow(self, n_cells: int) -> None:
+        """Use n_cells of each head on average, of those that there are, from the next compaction or clear on.
+
+        The memory of all other rows then goes back to the system. A larger number takes it again as cells are filled.
+        Raises ConfigError for more than there are.
+        """
+        library.call("edgekv_cache_allow", self._handle, n_cells)
+
     def holds(self, cells: npt.NDArray[np.int64]) -> bool:
         """Return True if the rows can be divided into so many cells of every head, (n_heads,)."""
         numbers, held = np.minimum(cells, MOST_CELLS).astype(np.uint32), c.c_int32()

@@ -33,7 +33,7 @@ from . import structs
 
 __all__ = ["bindings", "call", "error_of", "library_path", "load"]
 
-ABI_VERSION = 22
+ABI_VERSION = 23
 ERR_SIZE = 2048
 
 STATUS_ERRORS: dict[int, type[EdgeKVError]] = {
@@ -96,6 +96,7 @@ _CALLS: dict[str, tuple[Any, ...]] = {
     "edgekv_cache_probe": (_P, _P, c.c_size_t),
     "edgekv_cache_probe_parts": (_P, _P, c.c_size_t, _P, c.c_size_t),
     "edgekv_cache_compact": (_P, _P, _P),
+    "edgekv_cache_allow": (_P, c.c_uint32),
     "edgekv_cache_holds": (_P, _P, c.c_size_t, _P),
     "edgekv_cache_head_cells": (_P, c.c_uint32, c.c_uint32, _P, _P),
     "edgekv_cache_positions": (_P, c.c_uint32, c.c_uint32, _P),

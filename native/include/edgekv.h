@@ -445,6 +445,16 @@ EDGEKV_API enum edgekv_status edgekv_cache_holds(
                                 char * err,
                               size_t   err_size);
 
+// Use n_cells of every head on average, of those that the context was made with, from the next compaction or clear on, which needs
+// a budget below them. Memory of the host's that other rows took then goes back to the system; a larger number takes it again as cells
+// are filled. A snapshot of more cells is refused meanwhile.
+//   EDGEKV_STATUS_INVALID_ARGUMENT  n_cells is 0, or more than the context has
+EDGEKV_API enum edgekv_status edgekv_cache_allow(
+                 struct edgekv_cache * cache,
+                            uint32_t   n_cells,
+                                char * err,
+                              size_t   err_size);
+
 // Say how many cells one head holds, and how many of them the last eviction left.
 EDGEKV_API enum edgekv_status edgekv_cache_head_cells(
            const struct edgekv_cache * cache,

@@ -1,6 +1,6 @@
 // unit [MODEL [KV_TYPE]]: the kernels on plain arrays (unit_allot.cpp, unit_kernels.cpp, unit_products.cpp, unit_rope.cpp and
 // unit_matrix_rows.cpp too) and,
-// given a model, its cache (unit_cache.cpp, unit_failures.cpp, unit_ragged.cpp, unit_reposition.cpp, unit_slots.cpp, unit_snapshot.cpp).
+// given a model, its cache (unit_allowed.cpp, unit_cache.cpp, unit_failures.cpp, unit_ragged.cpp, unit_reposition.cpp, unit_slots.cpp, unit_snapshot.cpp).
 #include "check.h"
 #include "edgekv.h"
 #include "evict/choose.h"
@@ -27,6 +27,7 @@
 using namespace edgekv;
 
 void test_allot();
+void test_allowed(const char * model_path, const char * kv_type);
 void test_cache(const char * model_path, const char * kv_type);
 void test_custom(const char * model_path, const char * kv_type);
 void test_failures(const char * model_path, const char * kv_type);
@@ -617,6 +618,7 @@ int main(int argc, char ** argv) {
         test_cache(argv[1], argc > 2 ? argv[2] : "f16");
         test_custom(argv[1], argc > 2 ? argv[2] : "f16");
         test_pools(argv[1], argc > 2 ? argv[2] : "f16");
+        test_allowed(argv[1], argc > 2 ? argv[2] : "f16");
         test_ragged(argv[1], argc > 2 ? argv[2] : "f16");
         test_reposition(argv[1], argc > 2 ? argv[2] : "f16");
         test_slots(argv[1], argc > 2 ? argv[2] : "f16");

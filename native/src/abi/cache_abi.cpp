@@ -164,6 +164,13 @@ enum edgekv_status edgekv_cache_holds(const struct edgekv_cache * cache, const u
     });
 }
 
+enum edgekv_status edgekv_cache_allow(struct edgekv_cache * cache, uint32_t n_cells, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(cache, "cache is NULL");
+        cache->allow(n_cells);
+    });
+}
+
 enum edgekv_status edgekv_cache_head_cells(const struct edgekv_cache * cache, uint32_t layer, uint32_t head, uint32_t * n_cells,
                                            uint32_t * n_kept, char * err, size_t err_size) {
     return guard(err, err_size, [&] {

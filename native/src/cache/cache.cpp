@@ -248,6 +248,14 @@ void edgekv_cache::drop(uint32_t n) {
     stand_in();
 }
 
+void edgekv_cache::allow(uint32_t n_cells) {
+    if (n_cells == 0 || n_cells > flat_.n_cells()) {
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "%u cells of every head, but the context has from 1 to %u; give as many", n_cells,
+             flat_.n_cells());
+    }
+    flat_.allow(n_cells);
+}
+
 bool edgekv_cache::holds(const std::vector<uint32_t> & cells) const {
     if (cells.size() != flat_.n_heads()) {
         fail(EDGEKV_STATUS_INVALID_ARGUMENT, "cells of %zu heads, but the cache has %u; give a number for each", cells.size(), flat_.n_heads());

@@ -71,6 +71,7 @@ struct edgekv_cache {
     void     restore(const void * src, size_t size, bool with_rows);
     void     restore_rows(uint64_t first, const void * src, size_t n);
 
+    void              allow(uint32_t n_cells); // of every head on average, from the next compaction on; throws Error for too many
     bool              holds(const std::vector<uint32_t> & cells) const; // throws Error for another number of heads
     edgekv::HeadCells cells(uint32_t layer, uint32_t head);        // throws Error where there is no such head
     edgekv::HeadView  cells(uint32_t layer, uint32_t head) const;  // likewise

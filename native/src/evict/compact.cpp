@@ -14,6 +14,10 @@ namespace edgekv {
 void Compaction::check_provided() const {
     require(params_.budget > 0, "a budget of 0 cells keeps nothing; give at least 1");
 
+    if (flat_.n_allowed() < std::min(params_.budget, flat_.n_cells())) {
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "a budget of %u cells, but edgekv_cache_allow was called with %u; give fewer, or allow more",
+             params_.budget, flat_.n_allowed());
+    }
     const bool     custom = policy_.base == EDGEKV_BASE_CUSTOM;
     const uint32_t rows   = traits_.rows_read(cache_.ctx->get_cparams().n_ubatch);
     const bool     probed = params_.probed != 0 && rows > 0;
@@ -110,7 +114,7 @@ Compaction::Compaction(const edgekv_cache & cache, const edgekv_compaction_param
     }
     traits_ = traits_of(policy_);
     divide_layers();
-    const bool full = is_full();
+    const bool full = is_full() || flat_.is_outgrown();
     if (cache_.n_past == 0 || (!full && !traits_.every_row && !(traits_.accumulates && params_.probed))) {
         return;
     }

@@ -131,6 +131,7 @@ std::vector<Compaction::Move> Compaction::heads_to_move() const {
 // Lay the rows out by the budgets, and move what each head keeps to its new rows. Heads stay in their order, so nothing
 // is overwritten when those that move down go first, lowest first, and then those that move up, highest first.
 void Compaction::move_heads(edgekv_cache & cache) {
+    const bool outgrown = flat_.is_outgrown();
     cache.flat_.lay_out(budgets_);
     for (size_t h = 0; h < moves_.size(); ++h) {
         moves_[h].to = flat_.head(h);
@@ -172,6 +173,9 @@ void Compaction::move_heads(edgekv_cache & cache) {
             });
         }
     });
+    if (outgrown) {
+        cache.flat_.return_rows();
+    }
     cache.n_filled_ = cache.n_recalled_ = 0;
     cache.go_on_at(cache.rope_past);
 }

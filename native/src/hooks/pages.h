@@ -18,6 +18,10 @@ void   free_pages(char * begin, size_t n);
 // Give the memory of whole pages back; the addresses stay.
 void drop_pages(char * begin, size_t n);
 
+// Tell the system that nobody needs what lies in the whole pages of [begin, end), of memory that any allocator gave. It takes them back
+// at once or when it is short, and what they held is lost. The addresses stay good.
+void return_pages(char * begin, char * end);
+
 // The most memory that n stretches of so many bytes take, wherever they begin.
 size_t most_bytes(size_t n_bytes, size_t n, size_t page);
 

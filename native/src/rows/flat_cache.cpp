@@ -1,5 +1,6 @@
 #include "rows/flat_cache.h"
 
+#include "hooks/pages.h"
 #include "hooks/status.h"
 #include "kernels/row_types.h"
 
@@ -65,7 +66,9 @@ FlatCache::Claim::Claim(FlatCache & flat) : flat_(flat) {
     flat.claimed_ = true;
 }
 
-FlatCache::FlatCache(const edgekv_layout & layout) : layout_(layout), n_open_(layout.n_cells) { layout_.n_slots = std::max(1u, layout.n_slots); }
+FlatCache::FlatCache(const edgekv_layout & layout) : layout_(layout), n_open_(layout.n_cells), n_allowed_(layout.n_cells) {
+    layout_.n_slots = std::max(1u, layout.n_slots);
+}
 
 void FlatCache::add_layer(ggml_context * context, ggml_backend_buffer_type_t memory, uint32_t il, uint32_t n_head, uint32_t n_head_kv,
                           ggml_type type_k, uint32_t head_dim_k, ggml_type type_v, uint32_t head_dim_v) {
@@ -112,7 +115,7 @@ void FlatCache::add_layer(ggml_context * context, ggml_backend_buffer_type_t mem
 
 FlatCache::FlatCache(const FlatCache & first, uint32_t slot) :
     layout_(first.layout_), pools_(first.pools_), layers_(first.layers_), heads_(first.heads_), index_(first.index_), notes_(first.notes_),
-    n_open_(first.n_open_) {
+    n_open_(first.n_open_), n_allowed_(first.n_allowed_) {
     for (Pool & pool : pools_) {
         pool.first_row = slot * pool.n_heads * layout_.n_cells;
     }
@@ -192,7 +195,7 @@ bool FlatCache::fits(const std::vector<uint32_t> & kept, uint32_t n_open) const 
                 n_used += n;
             }
         }
-        if (n_used > uint64_t(pools_[p].n_heads) * layout_.n_cells) {
+        if (n_used > uint64_t(pools_[p].n_heads) * n_allowed_) {
             return false;
         }
     }
@@ -220,7 +223,7 @@ template <typename Kept> void FlatCache::lay_out_by(Kept kept) {
     const uint32_t n_open_before = n_open_;
     n_open_ = n_cells_max() - max_kept_;
     for (Pool & pool : pools_) {
-        const uint64_t cells = uint64_t(pool.n_heads) * layout_.n_cells;
+        const uint64_t cells = uint64_t(pool.n_heads) * n_allowed_;
         n_open_     = std::min<uint64_t>(n_open_, (cells - pool.n_used) / pool.n_heads);
         pool.n_used = pool.n_used_rows = 0;
     }
@@ -236,6 +239,7 @@ template <typename Kept> void FlatCache::lay_out_by(Kept kept) {
         }
     }
     version_ += !same;
+    n_laid_out_ = n_allowed_;
 }
 
 void FlatCache::lay_out(const std::vector<uint32_t> & kept) {
@@ -246,8 +250,26 @@ void FlatCache::lay_out(const std::vector<uint32_t> & kept) {
 }
 
 void FlatCache::clear() {
+    const bool outgrown = is_outgrown();
     lay_out_by([](size_t) { return 0u; });
     ++version_;
+    if (outgrown) {
+        return_rows();
+    }
+}
+
+void FlatCache::allow(uint32_t n_cells) { n_allowed_ = std::min(n_cells, layout_.n_cells); }
+
+void FlatCache::return_rows() {
+    for (const Pool & pool : pools_) {
+        const uint64_t end = pool.first_row + uint64_t(pool.n_heads) * layout_.n_cells, used = pool.first_row + pool.n_used_rows;
+        for (const ggml_tensor * rows : { pool.k, pool.v }) {
+            if (pool.host && rows->data != nullptr) {
+                char * data = static_cast<char *>(rows->data);
+                return_pages(data + used * rows->nb[1], data + end * rows->nb[1]);
+            }
+        }
+    }
 }
 
 void FlatCache::set_query_rings(std::vector<ggml_tensor *> rings) {

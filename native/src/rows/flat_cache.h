@@ -160,6 +160,8 @@ class FlatCache {
 
     uint32_t                   n_cells() const { return layout_.n_cells; } // of every head on average
     uint32_t                   n_cells_max() const;                        // of one head
+    uint32_t                   n_allowed() const { return n_allowed_; }    // of every head on average, at most n_cells()
+    bool                       is_outgrown() const { return n_laid_out_ != n_allowed_; } // laid out for another number
     const std::vector<Layer> & layers() const { return layers_; }
     const std::vector<Pool> &  pools() const { return pools_; }
     const Layer &              layer(uint32_t il) const { return layers_[index_.at(il)]; } // whose rows il reads
@@ -185,6 +187,12 @@ class FlatCache {
     // Lay the rows out anew: kept (n_heads,) of every head, in the order of the layers; the rest is open, in equal parts.
     // Rows do not move by this, and nothing is allocated. Throws Error, and changes nothing, where a pool has too few rows.
     void lay_out(const std::vector<uint32_t> & kept);
+
+    // Use n_cells of every head on average, at most as many as there are, from the next layout on.
+    void allow(uint32_t n_cells);
+
+    // Give the memory of host rows that this layout does not use back to the system. What they held is lost.
+    void return_rows();
 
     // Keep nothing. No graph of before is used again: it may attend to more open rows, and round otherwise.
     void clear();
@@ -243,6 +251,8 @@ class FlatCache {
     std::vector<Part>                    batch_; // empty while edgekv decodes none
     uint32_t                             n_filled_  = 0;
     uint32_t                             n_open_    = 0;
+    uint32_t                             n_allowed_;
+    uint32_t                             n_laid_out_ = 0; // n_allowed_ of the newest layout
     uint64_t                             n_kept_    = 0;
     uint32_t                             max_kept_  = 0;
     uint32_t                             version_   = 0;
