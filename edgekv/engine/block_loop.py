@@ -144,6 +144,7 @@ class BlockLoop:
         self._coming = NOTHING  # tokens of a feed, until everything about them is noted
         self._compacting: structs.Compaction | None = None  # result of a compaction, until it is noted
         self._part_ends: Sequence[int] = ()  # ends of the parts of the current probe
+        self._is_resized = False  # the budget is another one since the last eviction
         self._since_probe: int | None = None  # tokens fed since the last probe; None = its queries may not score again
 
     def clear(self) -> None:
@@ -273,6 +274,16 @@ class BlockLoop:
         self.repositioning.restore(is_long=notes.is_long)
         self._proposer.restore(notes.history if self._options.n_draft else b"", n_past)
         self.block_replay.restore(notes.unscored, n_past)
+
+    def resize(self, budget: int) -> None:
+        """Keep `budget` cells per head from the next block or token on, or from `shrink` on; at most those of the plan.
+
+        The memory of cells that are given up then goes back to the system. Empty cells give it back at once.
+        """
+        self.cache.allow(budget + self._options.block + self._options.probe_cells)
+        self.budget, self._is_resized = budget, True
+        if self.cache.n_past == 0:
+            self.begin()
 
     def shrink(self) -> None:
         """Evict the cells beyond the budget, as before the next block."""
@@ -419,6 +430,7 @@ class BlockLoop:
         spare = self._options.block if spare is None else spare
         n_new = len(tokens)
         full = self.cache.n_cells + n_new > self.budget + spare or n_new > self.cache.n_free - self._options.probe_cells
+        full |= self._is_resized and self.cache.n_past > 0
         if full or self._fresh + n_new > self._options.block:
             self._compact(probe, generating=generating, full=full)
             if generating and full:
@@ -515,6 +527,7 @@ class BlockLoop:
         )
         self._note_scored()
         self._compacting = None
+        self._is_resized &= not full
         self.work.evictions += full
         self.work.repositions += reposition
         self.work.evicted_cells += result.n_evicted
