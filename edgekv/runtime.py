@@ -20,6 +20,7 @@ from .engine.memory_guard import MemoryGuard
 from .engines import open_engine, plan_for, survey_for
 from .errors import ConfigError, ModelNotFoundError, SessionError
 from .generation.request import Logging, check_text
+from .memory.sizes import check_ceiling
 from .models.catalog import find_model, is_remote
 from .models.header import Header
 from .options import size_or_none
@@ -258,6 +259,38 @@ class Runtime:
         general = "" if self.options.reads_alone else GENERAL_QUESTION
         able, recalls = self.options.probes_texts, self.options.archives
         return Session(self._engine, conversation, start, able_to_focus=able, recalls=recalls, general=general)
+
+    @property
+    def memory(self) -> int:
+        """The ceiling in bytes. Assign bytes or a size to move it, as `set_memory` does."""
+        return self.plan.ceiling_bytes
+
+    @memory.setter
+    def memory(self, memory: int | str) -> None:
+        self.set_memory(memory)
+
+    def set_memory(self, memory: int | str) -> Plan:
+        """Move the ceiling while sessions go on; returns the plan, which is also `plan` from now on.
+
+        memory: bytes, a size such as "150MiB", or a share such as "25%", as for the runtime
+
+        A lower ceiling evicts cells of all sessions to what fits, and gives their memory back to the system. A higher
+        one gives cells back, up to those that the runtime was opened with. It comes between two calls, or between two
+        pieces of a reply, and returns when the memory is back. Weights stay as they are.
+
+        Raises CeilingError for a ceiling that does not hold the weights and the least budget, or that the control group
+        does not allow; ConfigError for a runtime with layers on a device; SwapError if sessions that had room in memory
+        find none on the disk. The ceiling is then as before. A snapshot that the program holds takes memory beside; one
+        of more cells than the ceiling now has is refused until it is raised.
+        """
+        self._check_open()
+        options = replace(self.options, memory=memory)
+        check_ceiling(options.ceiling_bytes)
+        with self._engine.turn_queue.ticket(object()) as ticket:
+            ticket.enter()
+            self.plan = self._engine.set_memory(options.ceiling_bytes)
+        self.options = replace(options, budget=self.plan.budget_cells)
+        return self.plan
 
     def close(self) -> None:
         """Free the model and its cells. Open sessions end with it; a reply that is under way is cancelled first."""

@@ -23,6 +23,11 @@ class MemoryGuard:
         self._known_peak = process.peak_resident_bytes()
         self._before_bytes = process.resident_bytes()
 
+    def go_under(self, plan: Plan) -> None:
+        """Compare with the ceiling of another plan from now on. What was held before it says nothing about it."""
+        self._plan = plan
+        self._known_peak = process.peak_resident_bytes()
+
     def check_room(self, n_bytes: int, what: str, remedy: str, reserved: int = 0) -> None:
         """Raise CeilingError if the resident memory and `n_bytes` more, which no plan counted, exceed the ceiling.
 

@@ -13,21 +13,22 @@ from .plan import Plan
 PAGES = MIB  # pages of rows that are given up in part, of all pools together
 
 
-def moved_plan(opened: Plan, options: Options, ceiling_bytes: int, n_pinned: int = 0) -> Plan:
+def moved_plan(opened: Plan, options: Options, ceiling_bytes: int, beside: int = 0, *, n_pinned: int = 0) -> Plan:
     """Return the plan of a runtime under another ceiling: with as many cells as fit, and never more than it has.
 
     opened: the plan that it was opened with
+    beside: bytes that the program took beside all that the plan counts
     n_pinned: the most pinned tokens of one of its sessions
 
     Raises CeilingError if the ceiling does not hold the least budget.
     """
     a_cell = opened.cell_bytes * options.parallel
-    excess = opened.peak_bytes - ceiling_bytes
+    excess = opened.peak_bytes + beside - ceiling_bytes
     n_fewer = -(-(excess + PAGES) // max(1, a_cell)) if excess > 0 else 0
     budget = opened.budget_cells - n_fewer
     least = options.least_budget(n_pinned=n_pinned)
     if budget < least:
-        required = opened.peak_bytes - (opened.budget_cells - least) * a_cell + PAGES
+        required = opened.peak_bytes + beside - (opened.budget_cells - least) * a_cell + PAGES
         raise CeilingError(
             f"memory={format_size(ceiling_bytes)} does not hold what stays when cells are given up: "
             f"{format_size(required)} with the least budget, {least} cells; name at least {-(-required // MIB)}MiB",

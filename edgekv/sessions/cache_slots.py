@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import TypeVar
 
 from edgekv.engine.block_loop import BlockLoop
@@ -107,6 +107,22 @@ class CacheSlots:
             raise
         present.empty()
         return filled
+
+    def evict_to(self, budget: int, sequences: Iterable[SequenceState]) -> None:
+        """Evict cells of sequences beyond a budget, swapped out or not, and drop older states with more cells.
+
+        Each swapped-out one is loaded for that, and those that were in memory go where there is room now.
+        Raises SwapError and SessionEvictedError; those that were reached by then have evicted, the others have not.
+        """
+        self.beginnings.shrink(0, most=0)
+        for block_loop in self._block_loops:
+            block_loop.budget = budget
+        for sequence in sequences:
+            if sequence.n_past > budget:
+                self.swap_in(sequence)
+                sequence.evict()
+            elif sequence in self.swap:
+                self.swap_in(sequence)
 
     def release_later(self, sequence: SequenceState) -> None:
         """Have a sequence forgotten at the next use. Call it from any thread, and in the midst of any call."""

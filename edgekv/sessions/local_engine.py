@@ -14,11 +14,12 @@ from edgekv.archive.space import ArchiveSpace
 from edgekv.engine.block_loop import ALONE
 from edgekv.engine.loaded_model import LoadedModel
 from edgekv.engine.opened import Opened
-from edgekv.errors import UnsupportedModelError
+from edgekv.errors import ConfigError, UnsupportedModelError
 from edgekv.generation.request import GenerationRequest, Logging
 from edgekv.memory import process
 from edgekv.options import Options
 from edgekv.planning.choice import Request
+from edgekv.planning.moved import moved_plan
 from edgekv.planning.plan import Plan
 from edgekv.planning.planner import plan_to_load
 from edgekv.prompt.template import chat_format
@@ -48,6 +49,7 @@ class LocalEngine(Opened):
     def __init__(self, path: Path, request: Request, mark: bytes | None = None) -> None:
         self.mark = new_mark() if mark is None else mark
         self.plan, header = plan_to_load(path, request)
+        self._opened = self.plan  # has the most cells
         options = self.plan.resolve(request.options)
         self.turn_queue = TurnQueue(options.parallel)
         sys.audit("edgekv.runtime", self.plan)  # read by tests that measure memory (edgekv.testing)
@@ -106,6 +108,48 @@ class LocalEngine(Opened):
             state.release()
             self.slots.release_later(state)
             raise
+
+    def set_memory(self, ceiling_bytes: int) -> Plan:
+        """Go under another ceiling: evict to what fits, and give the memory back; returns the plan. Needs the turn.
+
+        Raises CeilingError if the least budget does not fit, or that of a session with more pinned tokens, ConfigError
+        if cells lie on a device, and SwapError if swapped-out sessions find no room. The ceiling is then as before.
+        """
+        options = self.loaded.options
+        if options.gpu_layers or options.servers:
+            raise ConfigError(
+                "the ceiling of a runtime with layers on a device or another machine stays as it is; open one without"
+            )
+        pinned = (sum(end - first for first, end in state.pinned) for state in self._states)
+        n_pinned = max(pinned, default=0)
+        self._go_under(moved_plan(self._opened, options, ceiling_bytes, n_pinned=n_pinned))
+        beside = process.resident_bytes() - ceiling_bytes
+        if beside > 0:  # the program took memory that no plan knows
+            self._go_under(moved_plan(self._opened, options, ceiling_bytes, beside, n_pinned=n_pinned))
+        self.loaded.guard.go_under(self.plan)
+        return self.plan
+
+    def _go_under(self, plan: Plan) -> None:
+        """Give cells up or take them back as a plan has them. If that fails, the plan is as before."""
+        before = self.plan
+        try:
+            self._take(plan)
+            if plan.budget_cells < before.budget_cells:
+                self.slots.evict_to(plan.budget_cells, [state for state in self._states if not state.lost])
+            for block_loop in self.loaded.block_loops:
+                block_loop.resize(plan.budget_cells)
+                if plan.budget_cells < before.budget_cells:
+                    block_loop.shrink()
+        except BaseException:
+            self._take(before)
+            for block_loop in self.loaded.block_loops:
+                block_loop.resize(before.budget_cells)
+            raise
+        process.return_freed_memory()
+
+    def _take(self, plan: Plan) -> None:
+        self.plan = self.loaded.plan = plan
+        self.slots.swap.go_under(plan)
 
     def tokenize(self, text: str, begin: bool, special: bool) -> list[int]:
         """Return the tokens of a text.

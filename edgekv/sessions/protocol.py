@@ -168,6 +168,12 @@ class Engine(Protocol):
     def reply_opening(self) -> str:
         """Return the text that the chat template puts before a reply; "" if the model has no usable template."""
 
+    def set_memory(self, ceiling_bytes: int) -> Plan:
+        """Go under another ceiling; returns the plan. The caller must have the turn.
+
+        Raises CeilingError, ConfigError and SwapError; the ceiling is then as before.
+        """
+
     def reap(self) -> None:
         """Free the state of closed conversations. The caller must have the turn."""
 

@@ -117,6 +117,14 @@ class SequenceState:
         if self.archive is not None and not self.archive.is_whole:
             self._n_recallable = self.archive.n_recallable(self.block_loop.cache)
 
+    def evict(self) -> None:
+        """Evict the cells beyond the budget, which it has, and drop checkpoints, which may have more."""
+        self.settle()
+        self.block_loop.shrink()
+        if self.history is not None:
+            self.history.checkpoints.drop_from(0)
+        self.note()
+
     def empty(self) -> None:
         """Note that its cells were given to another conversation."""
         self.figures = 0, 0

@@ -26,6 +26,10 @@ class SwapMemory:
         self._plan = plan
         self._named = named
 
+    def go_under(self, plan: Plan) -> None:
+        """Take what another plan leaves free from now on."""
+        self._plan = plan
+
     def limit(self, held: int) -> int:
         """Return the bytes that they may take now, including the `held` bytes that they have."""
         if self._named is not None:
@@ -73,6 +77,14 @@ class SwapSpace:
         self._evicts = evicts
         self.beginnings = Beginnings(folder, self._beginning_bytes)
         self._swapped: dict[SequenceState, BlockLoopSnapshot | StoredSnapshot] = {}  # the least recently used one first
+
+    def go_under(self, plan: Plan) -> None:
+        """Take the room of another plan from now on. What is there already stays where it is until it is swapped in."""
+        self._room.go_under(plan)
+
+    def __contains__(self, sequence: SequenceState) -> bool:
+        """Return True if a sequence has a snapshot here."""
+        return sequence in self._swapped
 
     @property
     def memory_bytes(self) -> int:

@@ -113,6 +113,11 @@ class WorkerEngine(_Forwarding, Opened):
         self.ask(LoadConversation(number, path, replaced, keeps_log))
         return WorkerConversation(self, number)
 
+    def set_memory(self, ceiling_bytes: int) -> Plan:
+        """Have the worker go under another ceiling; returns its plan."""
+        self.plan = self._call("set_memory", ceiling_bytes)
+        return self.plan
+
     def reap(self) -> None:
         """Have the worker forget closed conversations. One stays in the list until the worker has said that it has."""
         with suppress(IndexError, ValueError, WorkerError):  # no more are left, a thread beside took it; it died

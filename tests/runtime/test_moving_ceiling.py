@@ -1,0 +1,156 @@
+"""A ceiling that moves while a runtime is open: cells are given up and come back, and no session is lost."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from small import words
+
+import edgekv
+from edgekv.errors import CeilingError, ConfigError, SwapError
+from edgekv.memory import process
+
+CELLS = 1024
+GREEDY = edgekv.Sampling(temperature=0)
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model):
+    return tiny_model(n_ctx_train=1 << 16, n_layer=8, n_head=4, n_head_kv=4, head_dim=64)
+
+
+def opened(model, **settings):
+    settings = {"memory": "1GiB", "budget": CELLS, "block": 64, "threads": 1, "probe_tokens": 16, **settings}
+    return edgekv.Runtime(model, **settings)
+
+
+def lower(rt, share=0.5):
+    """Return the ceiling that leaves a share of the cells."""
+    return int(rt.plan.peak_bytes - (1 - share) * rt.plan.budget_cells * rt.plan.cell_bytes * rt.options.parallel)
+
+
+def reply(session, text="and then", n=8, **options):
+    return "".join(session.ask(text, max_tokens=n, sampling=GREEDY, **options))
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+def test_cells_are_given_up_and_come_back(model, isolated):
+    with opened(model, isolated=isolated) as rt, rt.session() as session:
+        opened_with = rt.plan
+        session.read(words(400), focus=False)
+        assert session.n_cells == CELLS
+        rt.memory = lower(rt)
+        assert rt.plan.peak_bytes <= rt.memory < opened_with.peak_bytes
+        assert session.n_cells == rt.plan.budget_cells < 0.5 * CELLS
+        reply(session, words(300))
+        assert session.n_cells <= rt.plan.budget_cells + rt.plan.block
+        assert session.stats.budget_cells == rt.plan.budget_cells
+
+        rt.memory = "1GiB"
+        assert rt.plan == opened_with
+        session.read(words(400), focus=False)
+        assert session.n_cells == CELLS
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems take pages back when memory is short")
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
+def test_the_memory_goes_back_to_the_system(model, kv_type):
+    with opened(model, kv_type=kv_type, budget=2 * CELLS) as rt, rt.session() as session:
+        session.read(words(600), focus=False)
+        full, cells = process.resident_bytes(), 2 * CELLS * rt.plan.cell_bytes
+        rt.memory = lower(rt, 0.5)
+        assert process.resident_bytes() <= full - 0.4 * cells
+        rt.memory = "1GiB"
+        assert process.resident_bytes() <= full - 0.4 * cells  # until cells are filled
+        session.read(words(600), focus=False)
+        assert process.resident_bytes() >= full - 0.1 * cells
+
+
+@pytest.mark.parametrize("swap", [{}, {"swap_memory": 0}])
+@pytest.mark.parametrize("log", [False, True])
+def test_sessions_without_the_cells_give_theirs_up_too(model, swap, log):
+    with opened(model, **swap) as rt:
+        sessions = [rt.session(log=log) for _ in range(3)]
+        for session in sessions:
+            reply(session, words(400), focus=False)
+        few = rt.session(log=log)
+        reply(few, words(20))
+        n_past, n_cells = few.n_past, few.n_cells
+        rt.memory = lower(rt, 0.25)
+        assert (few.n_past, few.n_cells) == (n_past, n_cells)
+        for session in sessions:
+            assert session.n_cells <= rt.plan.budget_cells + rt.plan.block
+        for session in [few, *sessions]:
+            before = session.n_past
+            reply(session)
+            assert session.n_past > before
+            assert session.n_cells <= rt.plan.budget_cells + rt.plan.block
+        if log:
+            sessions[0].rewind(900)
+            assert sessions[0].n_past == 900
+
+
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_a_ceiling_moves_between_two_pieces(model, parallel):
+    with opened(model, parallel=parallel) as rt, rt.session() as session, rt.session() as other:
+        other.read(words(400), focus=False)
+        pieces = session.ask(words(300), max_tokens=24, sampling=GREEDY, focus=False, ignore_eos=True, allow_loops=True)
+        for n, _ in enumerate(pieces):
+            if n % 4 == 0:
+                rt.memory = lower(rt, 0.25) if n % 8 == 0 else "1GiB"
+        assert session.stats.generated_tokens == 24
+        assert reply(other)
+
+
+def test_a_ceiling_that_cannot_be_is_refused_and_nothing_changes(model):
+    with opened(model) as rt, rt.session(system=words(100)) as session:
+        session.read(words(400), focus=False)
+        before, n_cells = rt.plan, session.n_cells
+        for memory, message in (("1MiB", "least budget"), (lower(rt, 0.05), "least budget, 5.. cells; name at least")):
+            with pytest.raises(CeilingError, match=message):
+                rt.memory = memory
+        with pytest.raises(ConfigError, match="'much' is not understood"):
+            rt.memory = "much"
+        assert (rt.plan, session.n_cells) == (before, n_cells)
+        assert reply(session)
+
+
+def test_sessions_that_find_no_room_keep_the_ceiling(model):
+    cells = CELLS * 8 << 10
+    with opened(model, swap_memory=2 * cells, swap_bytes=0, memory="2GiB") as rt:
+        first, second = rt.session(), rt.session()
+        for session in (first, second):
+            session.read(words(400), focus=False)
+        before = rt.plan
+        with pytest.raises((CeilingError, SwapError)):
+            rt.memory = "60MiB"
+        assert rt.plan == before
+        assert reply(first)
+        assert reply(second)
+
+
+def test_a_snapshot_of_more_cells_waits_for_a_higher_ceiling(model):
+    with opened(model, isolated=True) as rt, rt.session() as session:  # the snapshot is not in the worker
+        session.read(words(400), focus=False)
+        snapshot = session.snapshot()
+        rt.memory = lower(rt)
+        n_past, n_cells = session.n_past, session.n_cells
+        reply(session)
+        with pytest.raises(CeilingError, match="does not hold the snapshot"):
+            session.restore(snapshot)
+        assert reply(session)
+        rt.memory = "1GiB"
+        session.restore(snapshot)
+        assert session.n_past == n_past
+        assert session.n_cells > n_cells
+
+
+def test_what_is_given_up_is_recalled(model):
+    with opened(model, archive="1GiB") as rt, rt.session() as session:
+        session.read(words(150))
+        assert session.n_past == session.n_cells
+        rt.memory = lower(rt, 0.25)
+        assert session.n_past > session.n_cells
+        reply(session)
+        assert session.stats.recalled_cells > 0
