@@ -108,6 +108,7 @@ COMMANDS = {
         "/system [TEXT]", "shows the system message, or begins a new chat with another", save_commands.system
     ),
     "/policy": Command("/policy", "shows what chooses the cells that stay", status.policy),
+    "/memory": Command("/memory [SIZE]", "shows the ceiling, or moves it", status.memory),
     "/stats": Command("/stats", "shows tokens, speed and memory", status.stats),
     "/save": Command(
         "/save [--force] [NAME]",

@@ -1,4 +1,4 @@
-"""`/set`, `/policy` and `/stats`: settings and figures of replies. Also the line below the input."""
+"""`/set`, `/policy`, `/memory` and `/stats`: settings and figures of replies. Also the line below the input."""
 
 from __future__ import annotations
 
@@ -92,6 +92,13 @@ def stats(chat: Chat, _argument: str) -> None:
         parts.append(f"over the ceiling {counted(session.n_exceeded, 'time')}")
     for line in packed(parts, console.width):
         say(line)
+
+
+def memory(chat: Chat, size: str) -> None:
+    """Move the ceiling to a size, if one is given; show the ceiling, the cells under it, and what is held."""
+    plan = chat.runtime.set_memory(size) if size else chat.runtime.plan
+    cells, planned = counted(plan.budget_cells, "cell"), f"planned {format_size(plan.peak_bytes)}"
+    say(packed([f"memory {format_size(plan.ceiling_bytes)}", cells, planned, *_standing(chat)], console.width)[0])
 
 
 def tell_forgetting(chat: Chat) -> None:
