@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import replace
 
 from edgekv.errors import CeilingError
@@ -10,7 +11,7 @@ from edgekv.options import Options
 
 from .plan import Plan
 
-PAGES = MIB  # pages of rows that are given up in part, of all pools together
+PAGES = 16 * mmap.PAGESIZE  # pages of a slot of which a part is given up, one for keys and one for values of each pool
 
 
 def moved_plan(opened: Plan, options: Options, ceiling_bytes: int, beside: int = 0, *, n_pinned: int = 0) -> Plan:
@@ -22,13 +23,13 @@ def moved_plan(opened: Plan, options: Options, ceiling_bytes: int, beside: int =
 
     Raises CeilingError if the ceiling does not hold the least budget.
     """
-    a_cell = opened.cell_bytes * options.parallel
+    a_cell, pages = opened.cell_bytes * options.parallel, PAGES * options.parallel
     excess = opened.peak_bytes + beside - ceiling_bytes
-    n_fewer = -(-(excess + PAGES) // max(1, a_cell)) if excess > 0 else 0
+    n_fewer = -(-(excess + pages) // max(1, a_cell)) if excess > 0 else 0
     budget = opened.budget_cells - n_fewer
     least = options.least_budget(n_pinned=n_pinned)
     if budget < least:
-        required = opened.peak_bytes + beside - (opened.budget_cells - least) * a_cell + PAGES
+        required = opened.peak_bytes + beside - (opened.budget_cells - least) * a_cell + pages
         raise CeilingError(
             f"memory={format_size(ceiling_bytes)} does not hold what stays when cells are given up: "
             f"{format_size(required)} with the least budget, {least} cells; name at least {-(-required // MIB)}MiB",
@@ -40,5 +41,5 @@ def moved_plan(opened: Plan, options: Options, ceiling_bytes: int, beside: int =
         ceiling_bytes=ceiling_bytes,
         budget_cells=budget,
         n_cells=opened.n_cells - n_fewer,
-        parts=replace(opened.parts, kv=opened.parts.kv - n_fewer * a_cell + (PAGES if n_fewer else 0)),
+        parts=replace(opened.parts, kv=opened.parts.kv - n_fewer * a_cell + (pages if n_fewer else 0)),
     )

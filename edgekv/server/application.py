@@ -21,7 +21,7 @@ import edgekv
 from edgekv.errors import EdgeKVError
 from edgekv.warmup import register_warmup, reserve
 
-from . import conversations, document_upload, info, ollama_info, page
+from . import conversations, document_upload, info, move_ceiling, ollama_info, page
 from .admission import MemoryBudget, bytes_of
 from .api import (
     chat_completions,
@@ -83,7 +83,7 @@ ELSEWHERE = {
 
 GETS = (*info.routes, *ollama_info.routes, *page.routes)
 POSTED = (*(it.path for it in ENDPOINTS), *(it.path for it in QUERIES), document_upload.PATH)
-PATHS = {*POSTED, *(it.path for it in (*GETS, *conversations.routes))}
+PATHS = {*POSTED, *(it.path for it in (*GETS, *conversations.routes, *move_ceiling.routes))}
 OPEN = ("/health", "/ping", *(route.path for route in page.routes))  # paths that need no key
 
 
@@ -111,7 +111,7 @@ class Application:
         posts = [*map(self._replying, ENDPOINTS), *map(self._working, QUERIES)]
         short = [Route(_short(post.path), post.endpoint, methods=["POST"]) for post in posts]
         routed = Starlette(
-            routes=[*posts, *short, *document_upload.routes, *conversations.routes, *GETS],
+            routes=[*posts, *short, *document_upload.routes, *conversations.routes, *move_ceiling.routes, *GETS],
             exception_handlers=handlers,
             lifespan=self._lifespan,
         )

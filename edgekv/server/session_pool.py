@@ -64,6 +64,7 @@ class SessionPool:
         self._pooled: list[PooledSession] = []  # the least recently used one first
         self._numbers = itertools.count(1)
         self.n_restarts = 0
+        self._memory: int | str | None = None  # the ceiling, since it was moved
         self.runtime = open_runtime()
         self._begin()
 
@@ -71,6 +72,12 @@ class SessionPool:
     def sessions(self) -> list[edgekv.Session]:
         """The sessions that are kept, the least recently used one first."""
         return [pooled.session for pooled in self._pooled]
+
+    def set_memory(self, memory: int | str) -> edgekv.Plan:
+        """Move the ceiling, also of runtimes opened later; returns the plan. Raises as `Runtime.set_memory`."""
+        plan = self.runtime.set_memory(memory)
+        self._memory = memory
+        return plan
 
     def close(self) -> None:
         """Save all sessions, and free the model."""
@@ -203,6 +210,8 @@ class SessionPool:
         """Open another runtime, and load the saved sessions. An error here is not the fault of a request."""
         try:
             self.runtime = self._open_runtime()
+            if self._memory is not None:
+                self.runtime.set_memory(self._memory)
         except (edgekv.ConfigError, edgekv.InputError, edgekv.ModelError) as error:
             raise edgekv.EdgeKVError(f"the model cannot be opened again: {error}") from error
         self._begin()

@@ -1,0 +1,77 @@
+"""PUT /memory: who may move the ceiling of a server, and what it does to conversations."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from asgi import fetched
+
+KEY = {"Authorization": "Bearer key"}
+
+
+def moved(application, memory, headers=KEY):
+    body = {"memory": memory}
+    return asyncio.run(fetched(application, "/memory", body, headers=headers, method="PUT"))
+
+
+def told(application, *texts):
+    messages = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
+    body = {"messages": messages, "max_tokens": 4, "temperature": 0}
+    answer = asyncio.run(fetched(application, "/v1/chat/completions", body, headers=KEY))
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+@pytest.fixture(scope="module")
+def guarded(open_server):
+    with open_server(api_keys=("key",), options={"budget": 1500}) as application:
+        yield application
+
+
+def test_a_conversation_goes_on_under_another_ceiling(guarded):
+    runtime = guarded.state.pool.runtime
+    opened = runtime.plan
+    text = "The old house by the river was red. " * 40
+    told(guarded, text)
+    low = opened.peak_bytes - 1000 * opened.cell_bytes
+    answer = moved(guarded, low)
+    assert answer.status_code == 200
+    planned = answer.json()
+    assert planned == {
+        "ceiling_bytes": low,
+        "budget_cells": runtime.plan.budget_cells,
+        "planned_bytes": runtime.plan.peak_bytes,
+    }
+    assert planned["planned_bytes"] <= low
+    assert planned["budget_cells"] < 600
+    assert told(guarded, text, "It was.", "And then?")["usage"]["prompt_tokens"] > planned["budget_cells"]
+    assert all(session.n_cells <= 600 + runtime.plan.block for session in guarded.state.pool.sessions)
+    assert moved(guarded, "4GiB").json()["budget_cells"] == 1500
+
+
+@pytest.mark.parametrize("memory", ["much", "1MiB", 0, -5, None, True, [1]])
+def test_a_ceiling_that_cannot_be_is_refused(guarded, memory):
+    before = guarded.state.pool.runtime.plan
+    answer = moved(guarded, memory)
+    assert answer.status_code == 400
+    assert guarded.state.pool.runtime.plan == before
+
+
+def test_it_takes_a_key(guarded, open_server):
+    assert moved(guarded, "4GiB", headers={}).status_code == 401
+    with open_server() as application:
+        answer = moved(application, "4GiB", headers={})
+        assert answer.status_code == 403
+        assert "edgekv serve --api-key" in answer.json()["error"]["message"]
+
+
+def test_a_process_that_is_opened_again_has_the_ceiling(open_server):
+    with open_server(api_keys=("key",), options={"isolated": True, "budget": 1500}) as application:
+        pool = application.state.pool
+        assert moved(application, pool.runtime.plan.peak_bytes - (1 << 19)).status_code == 200
+        plan = pool.runtime.plan
+        pool.runtime.close()
+        told(application, "Hello")
+        assert pool.runtime.plan.budget_cells == plan.budget_cells < 1500
+        assert pool.runtime.plan.ceiling_bytes == plan.ceiling_bytes
