@@ -28,7 +28,7 @@ GoesOn = Callable[[int, int], bool]  # (heads scanned, heads of all rounds) -> F
 
 
 class Recalled(NamedTuple):
-    """Cells of each head that it filled and that are there, and tokens scanned in all rounds. is_whole: not stopped"""
+    """Cells that it filled in the head that lacked most, and tokens scanned in all rounds. is_whole: not stopped"""
 
     n_cells: int = 0
     n_scanned: int = 0

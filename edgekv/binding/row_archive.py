@@ -70,11 +70,11 @@ class RowArchive:
             it get
 
         If keys of the cache were turned, those of each head, with the recalled ones, are turned to adjacent positions
-        in order.
+        in order. A head that lacks fewer tokens than others get gets all that it lacks.
 
-        Returns the number of cells, the keys scored, and times in microseconds. Raises ArchiveError if the file cannot
-        be read or is damaged, and NativeError without a probe, or if a logit is not finite. The cells are then as
-        before, but for those of an earlier recall.
+        Returns the number of cells in the head that lacks most, the keys scored, and times in microseconds. Raises
+        ArchiveError if the file cannot be read or is damaged, and NativeError without a probe, or if a logit is not
+        finite. The cells are then as before, but for those of an earlier recall.
         """
         params, result = structs.RecallParams(n_cells, n_rows, before, after), structs.Recall()
         library.call("edgekv_cache_recall", cache.handle, self._handle, c.byref(params), c.byref(result))

@@ -66,7 +66,7 @@ struct edgekv_recall_params {
 };
 
 struct edgekv_recall {
-    uint32_t n_cells;   // cells of every head that were filled
+    uint32_t n_cells;   // free cells of every head that were taken: filled in the head that lacks most
     uint64_t n_scanned; // keys that were scored, over all heads
     int64_t  scan_us;
     int64_t  load_us;
@@ -74,7 +74,8 @@ struct edgekv_recall {
 
 // Fill free cells of every head with archived tokens that it does not hold: those whose keys get most attention from the queries of
 // the last probe. What a key gets is its largest softmax weight over the rows of the probe and the query heads of the group; the
-// softmax runs over all archived keys. Every head gets equally many cells, which the next feed goes after.
+// softmax runs over all archived keys. A head that lacks fewer tokens than others get gets all that it
+// lacks. The next feed goes after them.
 //
 // A recalled cell has an accumulated score of 0, and its norm1(V W_O) is computed at the next eviction. It goes into no mean, which may
 // have it already. A mean holds the position that it began with, so that token is not recalled.
@@ -84,7 +85,8 @@ struct edgekv_recall {
 // If keys of the cache were turned to other RoPE positions, all archived keys are scored as if they were at RoPE position 0. Then the
 // keys of each head, with the recalled ones, are turned to adjacent RoPE positions in order, and all heads end at the same one. Each key
 // is turned from its archived row if there is one, so that roundings do not add up; in a cache with means, from its cell.
-//   n_cells of the result : as asked for, or fewer: the free cells, or what the head with the fewest archived tokens lacks
+//   n_cells of the result : as asked for, or fewer: the free cells, or what the head that lacks most archived tokens does. In a cache whose
+//                           heads share no cells and are too long for edgekv's own attention: what the head does that lacks the fewest
 //   EDGEKV_STATUS_INVALID_STATE  there was no probe; or tokens were fed that are not archived yet, though there is room for them
 //   EDGEKV_STATUS_ARCHIVE        the file cannot be read or is not what was written; the cells are as before, or those of an earlier
 //                                recall are given up

@@ -47,17 +47,24 @@ class ArchiveModel:
             self.held[at] = {it for it in self.held[at] if it < n_past}
         self.n_past = n_past
 
-    def evict(self, cache, budget):
-        """Note what an eviction has left: some of what was held, and `budget` on average over heads."""
+    def evict(self, cache, budget, *, shared):
+        """Note what an eviction has left: some of what was held, and `budget` of each head, or of a layer's on average.
+
+        shared: the heads of a layer share cells
+        """
         kept = {at: set(cache.positions(*at).tolist()) for at in self.held}
-        n_held, n_kept = (sum(map(len, of.values())) for of in (self.held, kept))
         assert all(kept[at] <= self.held[at] for at in kept)
-        assert n_kept == min(n_held, budget * len(kept))
+        for layer in {layer for layer, _ in kept}:
+            heads = [at for at in kept if at[0] == layer]
+            groups = [heads] if shared else [[at] for at in heads]
+            for group in groups:
+                n_held, n_kept = (sum(len(of[at]) for at in group) for of in (self.held, kept))
+                assert n_kept == min(n_held, budget * len(group))
         self.held = kept
 
-    def recallable(self, begin, end):
-        """Number of tokens that the head with the fewest lacks, of those archived."""
-        return min(end - begin - len(held & {*range(begin, end)}) for held in self.held.values())
+    def lacking(self, begin, end):
+        """(layer, head) -> number of tokens that it lacks, of those archived."""
+        return {at: end - begin - len(held & {*range(begin, end)}) for at, held in self.held.items()}
 
     def scores(self, cache, begin, end, before, after, n_rows=0):
         """(layer, head) -> what each archived token gets of the last probe's attention, (end - begin,)."""
@@ -79,16 +86,19 @@ class ArchiveModel:
         return found
 
     def recall(self, cache, scores, begin, n):
-        """Note the cells that a recall has filled: in each head n of the tokens with the best scores that it lacked."""
+        """Note the cells that a recall has filled: in each head n of the tokens with the best scores that it lacked, or
+        all that it lacked if these are fewer.
+        """
         for at, of_head in scores.items():
             now = set(cache.positions(*at).tolist())
             recalled = np.array(sorted(now - self.held[at]), dtype=int)
             of_head = of_head.copy()
             of_head[[it - begin for it in self.held[at] if begin <= it < begin + len(of_head)]] = -np.inf
+            n_of_head = min(n, np.isfinite(of_head).sum())
             assert self.held[at] <= now
-            assert len(recalled) == n
-            if n > 0:
-                assert of_head[recalled - begin].min() >= np.sort(of_head)[-n] * (1 - SAME)
+            assert len(recalled) == n_of_head
+            if n_of_head > 0:
+                assert of_head[recalled - begin].min() >= np.sort(of_head)[-n_of_head] * (1 - SAME)
             self.held[at] = now
 
     def check(self, cache):

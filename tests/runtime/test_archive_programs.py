@@ -32,6 +32,7 @@ class Program:
 
     def __init__(self, runtime, chance, new_file):
         self.cache, self.policy = runtime.block_loop.cache, runtime.options.parsed_policy
+        self.shares = "ada" in runtime.options.policy
         self.chance, self.new_file = chance, new_file
         self.cache.clear()
         self.model = ArchiveModel(self.cache.heads)
@@ -67,7 +68,7 @@ class Program:
     def evict(self):
         self.append()
         self.cache.compact(self.policy, BUDGET, n_sink=N_SINK, recent=RECENT)
-        self.model.evict(self.cache, BUDGET)
+        self.model.evict(self.cache, BUDGET, shared=self.shares)
         self.recalled = {}
 
     def recall(self):
@@ -86,7 +87,7 @@ class Program:
         found = self.archive.recall(self.cache, n_wanted, n_rows=n_rows, before=BEFORE, after=AFTER)
         for at, positions in self.recalled.items():
             self.model.held[at] -= positions
-        n = min(n_wanted, free, self.model.recallable(begin, end))
+        n = min(n_wanted, free, max(self.model.lacking(begin, end).values()))
         assert found.n_cells == n
         hot = {at: set(held) for at, held in self.model.held.items()}
         self.model.recall(self.cache, scores, begin, n)

@@ -93,12 +93,15 @@ def within_a_rounding(found, expected, kv_type):
     return np.mean(found == expected)
 
 
-def check(program, hot, n):
-    """Every head has its hot tokens and n more, at adjacent positions; keys are turned from what was archived."""
+def check(program, hot, *given):
+    """Every head has its hot tokens and others, at adjacent positions; keys are turned from what was archived.
+
+    given: how many others each head has, or all heads
+    """
     now, end = program.now(), program.cache.rope_past
     assert hot <= now.keys()
     equal = []
-    for at in program.cache.heads:
+    for at, n in zip(program.cache.heads, given if len(given) > 1 else given * len(program.cache.heads), strict=True):
         positions = program.cache.positions(*at).tolist()
         ropes = program.cache.positions(*at, rope=True).tolist()
         assert positions == sorted(set(positions))
@@ -136,6 +139,43 @@ def test_heads_of_different_lengths_end_at_one_position(open_runtime, file):
         program.recall()
         check(program, hot, N_RECALLED)
         assert program.cache.rope_past == max(lengths) + N_RECALLED
+        program.close()
+
+
+def test_a_head_that_gets_none_ends_there_too(open_runtime, file):
+    """The next token comes at its own position, because one head holds the whole text. Other heads are turned."""
+    with open_runtime(**OPTIONS, policy="keydiff+ada") as rt:
+        program = Program(rt, file, "keydiff+ada")
+        for first in (0, BLOCK):
+            program.cache.feed(tokens_of(BLOCK, first))
+        program.fed = program.now()
+        program.archive.append(program.cache)
+        budgets = [[2 * BLOCK, BLOCK], [60, 36]]
+        program.cache.compact(program.policy, BUDGET, n_sink=4, recent=8, budgets=budgets, reposition=True)
+        hot = program.now().keys()
+        for seed in (2, 3):
+            assert program.recall(seed) == N_RECALLED
+            assert program.cache.rope_past == program.cache.n_past
+            check(program, hot, 0, N_RECALLED, 4, N_RECALLED)
+        program.close()
+
+
+def test_after_all_tokens_came_back_they_are_turned_again(open_runtime, file):
+    """Then cells lie at their own positions, but some were archived at others."""
+    with open_runtime(**OPTIONS, policy="keydiff") as rt:
+        program = Program(rt, file)
+        program.read(2)
+        program.cache.feed(tokens_of(16))
+        program.fed |= {place: row for place, row in program.now().items() if place[-1] >= 2 * BLOCK}
+        program.archive.append(program.cache)
+        program.cache.compact(program.policy, BUDGET, n_sink=4, recent=2, reposition=True)
+        hot, n_lacking = program.now().keys(), program.cache.n_past - BUDGET
+        assert {place[-1] for place in program.fed.keys() - hot if place[-1] >= 2 * BLOCK}
+        for seed in (2, 3):
+            program.cache.probe(tokens_of(12, seed))
+            assert program.archive.recall(program.cache, 1000, **SPAN).n_cells == n_lacking
+            assert program.cache.rope_past == program.cache.n_past
+            check(program, hot, n_lacking)
         program.close()
 
 

@@ -243,9 +243,10 @@ def with_ring(raw: bytes, ring: list[int]) -> bytes:
     """The file with other positions, and with fewer or more rows at its end, which are of all layers in turn."""
     head, begin = _head(raw), _cells(raw)
     n_before, n_now = (sum(position >= 0 for position in positions) for positions in (ring_of(raw), ring))
-    n_cells = sum(struct.unpack_from(f"<{head.kind.n_heads}I", raw, begin + ctypes.sizeof(head)))
-    n_cells += head.kind.n_heads * head.n_filled
-    rows = head.n_bytes - head.rows_begin - n_cells * head.kind.cell_bytes // max(1, head.kind.n_heads)
+    n_heads = head.kind.n_heads
+    kept = struct.unpack_from(f"<{2 * n_heads}I", raw, begin + ctypes.sizeof(head))  # the second half: rows that each is short of
+    n_cells = sum(kept[:n_heads]) - sum(kept[n_heads:]) + n_heads * head.n_filled
+    rows = head.n_bytes - head.rows_begin - n_cells * head.kind.cell_bytes // max(1, n_heads)
     rows -= head.n_queries * head.kind.query_row_bytes + head.kind.state_bytes
     row = rows // n_before
     header, body = _parse(raw)
@@ -266,7 +267,7 @@ def _head(raw: bytes) -> structs.Snapshot:
 
 def _ring_begin(raw: bytes) -> int:
     head = _head(raw)
-    return _cells(raw) + ctypes.sizeof(head) + 4 * (head.kind.n_heads + head.n_queries)
+    return _cells(raw) + ctypes.sizeof(head) + 4 * (2 * head.kind.n_heads + head.n_queries)
 
 
 def _with_number(raw: bytes, at: int, number: int) -> bytes:

@@ -41,7 +41,8 @@ void edgekv_archive::require_same_rows(const edgekv_cache & cache) const {
 void edgekv_archive::cut(int32_t end) {
     if (end <= end_) {
         end_   = std::max(begin_, end);
-        limit_ = room_; // the next rows follow without a gap
+        limit_        = room_; // the next rows follow without a gap
+        first_turned_ = is_turned() ? first_turned_ : INT32_MAX;
     }
 }
 
@@ -81,6 +82,9 @@ void edgekv_archive::append_segment(const edgekv_cache & cache, int32_t p, uint3
             const edgekv::HeadView cells = cache.cells(il, g);
             const uint32_t         cell  = cells.n - static_cast<uint32_t>(cache.n_past - p);
             const int32_t *        at    = cells.rope_positions() + cell;
+            if (!std::equal(at, at + n, cells.position + cell)) {
+                first_turned_ = std::min(first_turned_, p);
+            }
             for (const bool values : { false, true }) {
                 ggml_tensor * tensor = values ? layer.v : layer.k;
                 const size_t  size   = values ? file_.heads()[head].v : file_.heads()[head].k;

@@ -23,6 +23,7 @@ struct edgekv_archive {
     int32_t                     end() const { return end_; }
     uint64_t                    written_bytes() const { return written_bytes_; }
     bool                        is_full() const { return end_ >= limit_; }
+    bool                        is_turned() const { return first_turned_ < end_; } // whether a key is, by another position than its own
 
   private:
     void append_segment(const edgekv_cache & cache, int32_t p, uint32_t n);
@@ -33,6 +34,7 @@ struct edgekv_archive {
     int32_t             end_;
     int32_t             room_;  // first position that there is no room for
     int32_t             limit_; // first position that is not written: the same, or where writing failed
+    int32_t             first_turned_ = INT32_MAX;
     uint64_t            written_bytes_ = 0;
     std::vector<char>   rows_; // of one head in a segment
 };

@@ -12,19 +12,21 @@ Recall::Recall(const edgekv_cache & cache, const edgekv_archive & archive, const
     cache_(cache),
     archive_(archive),
     params_(params),
-    is_turned_(cache.rope_past != cache.n_past),
-    n_(0),
+    is_turned_(cache.is_turned() || archive.is_turned()),
+    found_{},
     n_past_(cache.n_past),
     n_free_(cache.n_free()) {
     if (cache.layers().empty()) { // nothing is ever evicted
         return;
     }
     check();
-    n_ = n_wanted(params.n_cells);
-    positions_.resize(size_t(n_) * cache.shape.n_head_total);
-    if (n_ == 0) {
+    found_.n = n_wanted(params.n_cells);
+    if (found_.n == 0) {
         return;
     }
+    found_.n_short.resize(cache.shape.n_head_total);
+    found_.positions.resize(size_t(found_.n) * cache.shape.n_head_total);
+    found_.rope_positions.resize(found_.positions.size());
     llama_synchronize(cache.ctx);
     for (uint32_t il = 0; il < cache.layers().size(); ++il) {
         for (uint32_t g = 0; g < cache.layers()[il].n_head_kv; ++g) {
@@ -34,7 +36,7 @@ Recall::Recall(const edgekv_cache & cache, const edgekv_archive & archive, const
     const size_t n_threads = n_workers(cache.shape);
     for (size_t i = 0; i < n_threads; ++i) {
         scans_.emplace_back(scan_size(cache.shape, cache.n_probe()));
-        bests_.emplace_back(n_, params.before, params.after);
+        bests_.emplace_back(found_.n, params.before, params.after);
     }
     team_.emplace(n_threads);
 }
@@ -46,7 +48,8 @@ void Recall::scan(uint32_t n) {
         team_->each(n, [&](size_t task, size_t thread) {
             const size_t head = n_scanned_ + task;
             scan_head(heads_[head].first, heads_[head].second, scans_[thread], bests_[thread]);
-            bests_[thread].write(positions_.data() + head * n_);
+            bests_[thread].write(found_.positions.data() + head * found_.n);
+            found_.n_short[head] = found_.n - bests_[thread].n();
         });
     }
     n_scanned_ += n;
@@ -64,21 +67,28 @@ void Recall::check() const {
     }
 }
 
-// As many as are free, and as the head with the fewest archived tokens lacks.
+// As many as are free, and as the head that lacks most archived tokens does. A head that lacks fewer gets as many as it lacks, and keeps
+// a row before its open ones.
 uint32_t Recall::n_wanted(uint32_t n_cells) const {
-    n_cells = std::min(n_cells, cache_.n_free() + cache_.n_recalled());
+    const uint32_t n_open = cache_.n_open_used() - cache_.n_recalled();
+    uint32_t       most   = 0;
+    n_cells               = std::min(n_cells, cache_.n_free() + cache_.n_recalled());
     each_head([&](uint32_t il, uint32_t g) {
         const std::vector<int32_t> has = held(il, g);
-        const auto n_archived = std::count_if(has.begin(), has.end(), [&](int32_t p) { return p >= archive_.begin() && p < archive_.end(); });
-        n_cells = std::min(n_cells, static_cast<uint32_t>(archive_.end() - archive_.begin() - n_archived));
+        const auto     n_archived = std::count_if(has.begin(), has.end(), [&](int32_t p) { return p >= archive_.begin() && p < archive_.end(); });
+        const auto     n_lacking  = static_cast<uint32_t>(archive_.end() - archive_.begin() - n_archived);
+        const uint32_t n_before   = static_cast<uint32_t>(has.size()) - n_open; // its open rows
+        const uint32_t n_fewer    = cache_.takes_unevenly() && n_before > 0 ? n_before - 1 : 0;
+        n_cells                   = std::min(n_cells, n_lacking + n_fewer);
+        most                      = std::max(most, n_lacking);
     });
-    return n_cells;
+    return std::min(n_cells, most);
 }
 
 // Positions that a head holds beside those of an earlier recall, ascending.
 std::vector<int32_t> Recall::held(uint32_t il, uint32_t g) const {
     const HeadView       head   = cache_.cells(il, g);
-    const uint32_t       n_held = head.n - cache_.n_recalled();
+    const uint32_t       n_held = head.n - cache_.n_recalled(il, g);
     std::vector<int32_t> positions;
     for (uint32_t i = 0; i < head.n; ++i) {
         if (head.order[i] < n_held) {
@@ -101,37 +111,40 @@ void Recall::scan_head(uint32_t il, uint32_t g, Scan & scan, BestPositions & bes
     scan.run(archive_, { layer.first_head + g, format, undo }, queries, best);
 }
 
-edgekv_recall Recall::commit(edgekv_cache & cache) const {
+edgekv_recall Recall::commit(edgekv_cache & cache) {
     if (n_heads_left() > 0 || &cache != &cache_ || cache.n_past != n_past_ || cache.n_free() != n_free_) {
         throw Error(EDGEKV_STATUS_INVALID_STATE, "a recall ends after all heads were scanned, with the cells that it began with; scan on, or "
                                                  "begin another one");
     }
-    const int64_t        start_us = ggml_time_us();
-    std::vector<char>    room(SegmentFile::room(scan_size(cache.shape, 0).row_bytes));
-    std::vector<int32_t> rope_positions(positions_.size());
+    const int64_t     start_us = ggml_time_us();
+    std::vector<char> room(SegmentFile::room(scan_size(cache.shape, 0).row_bytes));
 
     // from here on only the file can fail, and nothing is allocated
+    const uint32_t  n = found_.n;
     const Computing computing;
     cache.drop_recalled();
-    each_head([&](uint32_t il, uint32_t g) { load_head(cache, il, g, room.data(), rope_positions.data()); });
-    cache.take_recalled(positions_, rope_positions, n_);
-    if (is_turned_ && n_ > 0) {
+    if (n > 0) {
+        each_head([&](uint32_t il, uint32_t g) { load_head(cache, il, g, room.data()); });
+        cache.take_recalled(std::move(found_));
+    }
+    if (is_turned_ && n > 0) {
         turn_keys(cache, room.data());
     }
-    return { n_, uint64_t(archive_.end() - archive_.begin()) * cache.shape.n_head_total, scan_us_, ggml_time_us() - start_us };
+    return { n, uint64_t(archive_.end() - archive_.begin()) * cache.shape.n_head_total, scan_us_, ggml_time_us() - start_us };
 }
 
 // Read what a head gets to its next open rows, and the RoPE positions of these keys.
-void Recall::load_head(const edgekv_cache & cache, uint32_t il, uint32_t g, char * room, int32_t * rope_positions) const {
+void Recall::load_head(const edgekv_cache & cache, uint32_t il, uint32_t g, char * room) {
     const edgekv_layer & layer = cache.layers()[il];
     const size_t         head  = layer.first_head + g;
-    const size_t         first = head * n_;
+    const size_t         first = head * found_.n;
+    const uint32_t       n     = found_.n - found_.n_short[head];
     const size_t         row   = cache.first_row(il, g) + cache.cells(il, g).n;
     for (const bool values : { false, true }) {
         ggml_tensor * tensor = values ? layer.v : layer.k;
         const size_t  size   = values ? archive_.file().heads()[head].v : archive_.file().heads()[head].k;
-        for (uint32_t i = 0; size > 0 && i < n_; ++i) {
-            const char * bytes = archive_.file().read(head, values, positions_[first + i], 1, room, rope_positions + first + i);
+        for (uint32_t i = 0; size > 0 && i < n; ++i) {
+            const char * bytes = archive_.file().read(head, values, found_.positions[first + i], 1, room, &found_.rope_positions[first + i]);
             ggml_backend_tensor_set(tensor, bytes, (row + i) * size, size);
         }
     }
@@ -178,7 +191,7 @@ size_t Recall::n_workers(const edgekv_shape & shape) { return std::max(1u, std::
 uint64_t Recall::estimate_bytes(const edgekv_shape & shape, uint32_t n_probe, uint32_t n_cells) {
     const ScanSize size     = scan_size(shape, n_probe);
     const uint64_t a_thread = Scan::bytes(size) + BestPositions::bytes(n_cells, 0, 0) + shape.n_cells_max * sizeof(int32_t);
-    const uint64_t a_head   = n_cells * 2 * sizeof(int32_t) + sizeof(heads_[0]) + sizeof(RowBytes) + sizeof(uint64_t);
+    const uint64_t a_head   = (n_cells * 2 + 2) * sizeof(int32_t) + sizeof(heads_[0]) + sizeof(RowBytes) + sizeof(uint64_t);
     return n_workers(shape) * a_thread + shape.n_head_total * a_head + 2 * SegmentFile::room(size.row_bytes);
 }
 

@@ -24,9 +24,9 @@ class Recall {
     // Scan the next heads, at most n. Throws Error.
     void scan(uint32_t n);
 
-    // After all heads were scanned. Throws Error where rows cannot be read; then the cells are as before, without those of an earlier
+    // Once, after all heads were scanned. Throws Error where rows cannot be read; then the cells are as before, without those of an earlier
     // recall.
-    edgekv_recall commit(edgekv_cache & cache) const;
+    edgekv_recall commit(edgekv_cache & cache);
 
     // Bytes that an archive holds, and a recall takes.
     static uint64_t estimate_bytes(const edgekv_shape & shape, uint32_t n_probe, uint32_t n_cells);
@@ -38,7 +38,7 @@ class Recall {
     void     check() const;
     uint32_t n_wanted(uint32_t n_cells) const;
     void     scan_head(uint32_t il, uint32_t g, Scan & scan, BestPositions & best);
-    void     load_head(const edgekv_cache & cache, uint32_t il, uint32_t g, char * room, int32_t * rope_positions) const;
+    void     load_head(const edgekv_cache & cache, uint32_t il, uint32_t g, char * room);
     void     turn_keys(edgekv_cache & cache, char * room) const;
     char *   archived_key(size_t head, int32_t position, char * room, int32_t & rope_position) const;
 
@@ -56,8 +56,7 @@ class Recall {
     const edgekv_archive & archive_;
     edgekv_recall_params   params_;
     bool                   is_turned_; // keys have other RoPE positions than their own: they are scored at one, and go to adjacent ones
-    uint32_t               n_;         // cells of every head that are filled
-    std::vector<int32_t>   positions_; // (n_heads, n_) ascending of each head
+    edgekv_recalled        found_;     // so far
     int64_t                scan_us_ = 0;
 
     std::vector<std::pair<uint32_t, uint32_t>> heads_; // layer and KV head of each

@@ -268,8 +268,8 @@ size_t edgekv_cache::row_of(uint32_t il, uint32_t g) const {
     return flat_.pools()[layers_[il].pool].offset + head.cell;
 }
 
-HeadCells edgekv_cache::cells(uint32_t il, uint32_t g) { return cells_.at(row_of(il, g), head_of(il, g).kept + n_filled_); }
-HeadView  edgekv_cache::cells(uint32_t il, uint32_t g) const { return cells_.at(row_of(il, g), head_of(il, g).kept + n_filled_); }
+HeadCells edgekv_cache::cells(uint32_t il, uint32_t g) { return cells_.at(row_of(il, g), head_of(il, g).open() + n_filled_); }
+HeadView  edgekv_cache::cells(uint32_t il, uint32_t g) const { return cells_.at(row_of(il, g), head_of(il, g).open() + n_filled_); }
 
 uint32_t edgekv_cache::n_kept(uint32_t il, uint32_t g) const { return head_of(il, g).kept; }
 
@@ -277,7 +277,7 @@ uint32_t edgekv_cache::n_cells() const {
     if (flat_.n_heads() == 0) {
         return 0;
     }
-    return n_filled_ + (flat_.n_kept() + flat_.n_heads() - 1) / flat_.n_heads();
+    return n_filled_ + (flat_.n_before_open() + flat_.n_heads() - 1) / flat_.n_heads();
 }
 
 const FlatCache::Head & edgekv_cache::head_of(uint32_t il, uint32_t g) const {

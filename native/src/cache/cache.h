@@ -36,6 +36,14 @@ void require_openable(const llama_context & ctx, const edgekv_cache_params & par
 
 } // namespace edgekv
 
+// What a recall gives to the next n open rows of every head.
+struct edgekv_recalled {
+    uint32_t              n;              // tokens that a head gets, at most
+    std::vector<uint32_t> n_short;        // (n_heads,) how many fewer each gets
+    std::vector<int32_t>  positions;      // (n_heads, n) ascending of each, and behind them what it does not get
+    std::vector<int32_t>  rope_positions; // (n_heads, n) likewise, by which their keys are turned
+};
+
 struct edgekv_cache {
     edgekv_cache(llama_context * ctx, const edgekv_cache_params & params);
     ~edgekv_cache();
@@ -55,10 +63,15 @@ struct edgekv_cache {
     // positions (n,), which go where the caller says.
     edgekv_queries probe_queries(uint32_t layer, uint32_t head, uint32_t n_rows, float * queries, int32_t * positions) const;
 
-    // Give the next n open rows of every head, which have their rows, to the tokens at these positions: (n_heads, n), ascending of each.
-    // rope_positions: (n_heads, n), by which their keys are turned
-    void take_recalled(const std::vector<int32_t> & positions, const std::vector<int32_t> & rope_positions, uint32_t n);
+    // Give open rows, which have their keys and values, to tokens. The open rows of a head that gets fewer begin earlier.
+    void take_recalled(edgekv_recalled && given) noexcept;
     void drop_recalled(); // what was taken last, unless something was fed since
+
+    // Whether a key, or the next token, has another RoPE position than its own.
+    bool is_turned() const;
+
+    // Whether a recall may give some heads fewer tokens than others.
+    bool takes_unevenly() const;
 
     // Newest tokens whose cells can be dropped: the cache is then as it was before they were fed.
     uint32_t n_droppable() const;
@@ -80,6 +93,7 @@ struct edgekv_cache {
     uint32_t          n_free() const { return flat_.n_open() - n_filled_; }
     uint32_t          n_open_used() const { return n_filled_; }   // cells of every head since the last eviction, the newest last
     uint32_t          n_recalled() const { return n_recalled_; }  // of these, the last ones, if nothing was fed since the recall
+    uint32_t          n_recalled(uint32_t layer, uint32_t head) const; // of these, those that the head was given
     uint32_t          n_probe() const { return window_ ? window_->n_probe() : 0; } // tokens of the last probe
     void              go_on_at(int32_t rope_position); // RoPE turns the next token by it
     uint32_t          rotation() const { return rotation_; } // of stored keys and of queries
@@ -143,6 +157,7 @@ struct edgekv_cache {
     std::optional<edgekv::Windows>     windows_;
     uint32_t                           n_filled_  = 0; // open rows in use
     uint32_t                           n_recalled_ = 0; // of these, the newest, which come from an archive
+    std::vector<uint32_t>              recalled_short_; // of every head, how many fewer it was given
     uint32_t                           n_drafted_ = 0; // tokens of the last batch that were neither accepted nor dropped
     uint32_t                           n_batch_   = 0; // tokens of that batch
     uint64_t                           draft_     = 0; // which one of the context's it was

@@ -1,5 +1,6 @@
 // Cells that an archive gives back: what a recall reads of a cache, and how its tokens get their cells.
 #include "cache/cache.h"
+#include "rows/host_attention.h"
 
 #include <algorithm>
 #include <numeric>
@@ -15,19 +16,42 @@ edgekv_queries edgekv_cache::probe_queries(uint32_t il, uint32_t g, uint32_t n_r
     return { queries, positions, layer.n_group, n, layer.head_dim_k, positions[n - 1] + 1, scale, softcap_, sinks };
 }
 
-void edgekv_cache::take_recalled(const std::vector<int32_t> & positions, const std::vector<int32_t> & rope_positions, uint32_t n) {
+// If a head keeps a whole text, that head's keys and the next token are turned by their own positions, whatever others are.
+bool edgekv_cache::is_turned() const {
+    bool turned = rope_past != n_past;
+    for (uint32_t il = 0; il < layers_.size(); ++il) {
+        for (uint32_t g = 0; !turned && g < layers_[il].n_head_kv; ++g) {
+            const HeadView head = cells(il, g);
+            turned              = !std::equal(head.position, head.position + head.n, head.rope_positions());
+        }
+    }
+    return turned;
+}
+
+// Heads that are given unlike numbers lie unlike from then on. Without edgekv's own attention, a graph has nodes for that if heads share
+// cells.
+bool edgekv_cache::takes_unevenly() const { return HostAttention::can_attend(flat_) || flat_.attends_by_head(); }
+
+uint32_t edgekv_cache::n_recalled(uint32_t il, uint32_t g) const {
+    return n_recalled_ > 0 ? n_recalled_ - recalled_short_[layers_[il].first_head + g] : 0;
+}
+
+void edgekv_cache::take_recalled(edgekv_recalled && given) noexcept {
+    flat_.shorten(given.n_short);
+    recalled_short_.swap(given.n_short);
     n_drafted_ = 0;
-    n_filled_ += n;
-    n_recalled_ = n;
+    n_filled_ += given.n;
+    n_recalled_ = given.n;
     normed_     = 0; // the next eviction that reads norms computes all
     size_t next = 0;
     for (uint32_t il = 0; il < layers_.size(); ++il) {
-        for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g, next += n) {
+        for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g, next += given.n) {
             const HeadCells head  = cells(il, g);
+            const uint32_t  n     = n_recalled(il, g);
             const uint32_t  first = head.n - n;
-            std::copy_n(positions.data() + next, n, head.position + first);
+            std::copy_n(given.positions.data() + next, n, head.position + first);
             if (head.rope_position != nullptr) {
-                std::copy_n(rope_positions.data() + next, n, head.rope_position + first);
+                std::copy_n(given.rope_positions.data() + next, n, head.rope_position + first);
             }
             if (head.accumulated != nullptr) {
                 std::fill_n(head.accumulated + first, n, 0.0f); // as if it was fed now
@@ -46,8 +70,11 @@ void edgekv_cache::drop_recalled() {
     for (uint32_t il = 0; n_recalled_ > 0 && il < layers_.size(); ++il) {
         for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
             const HeadCells head = cells(il, g);
-            std::remove_if(head.order, head.order + head.n, [&](uint32_t cell) { return cell >= head.n - n_recalled_; });
+            std::remove_if(head.order, head.order + head.n, [&](uint32_t cell) { return cell >= head.n - n_recalled(il, g); });
         }
+    }
+    if (n_recalled_ > 0) {
+        flat_.lengthen(recalled_short_);
     }
     n_filled_ -= n_recalled_;
     n_recalled_ = 0;

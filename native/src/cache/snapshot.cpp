@@ -68,7 +68,7 @@ namespace edgekv {
 // The numbers of a snapshot; the rest of it lies in the cache.
 struct Snapshot {
     // As the cache is now.
-    explicit Snapshot(const edgekv_cache & cache) : header{}, kept(cache.flat_.n_heads()) {
+    explicit Snapshot(const edgekv_cache & cache) : header{}, kept(cache.flat_.n_heads()), n_short(kept.size()) {
         std::copy_n(magic, sizeof(magic), header.magic);
         header.version   = EDGEKV_SNAPSHOT_VERSION;
         header.n_filled  = cache.n_filled_;
@@ -80,7 +80,8 @@ struct Snapshot {
         header.divided   = int64_t(header.n_filled) < header.n_past;
         header.merges    = cache.params_.n_merged > 0;
         for (size_t h = 0; h < kept.size(); ++h) {
-            kept[h] = cache.flat_.head(h).kept;
+            kept[h]    = cache.flat_.head(h).kept;
+            n_short[h] = cache.flat_.head(h).n_short;
         }
         if (cache.window_) {
             header.n_queries = cache.window_->n_text(cache.n_past);
@@ -94,7 +95,7 @@ struct Snapshot {
     }
 
     // As it was written, with its rows or without; throws Error where the cache cannot take it.
-    Snapshot(const edgekv_cache & cache, const char * src, size_t size, bool with_rows) : header{}, kept(cache.flat_.n_heads()) {
+    Snapshot(const edgekv_cache & cache, const char * src, size_t size, bool with_rows) : header{}, kept(cache.flat_.n_heads()), n_short(kept.size()) {
         expect(size >= sizeof(header), "it is cut");
         std::memcpy(&header, src, sizeof(header));
         expect(std::equal(magic, magic + sizeof(magic), header.magic), "it does not begin as one");
@@ -126,11 +127,12 @@ struct Snapshot {
     }
 
     size_t numbers_end() const {
-        return sizeof(header) + kept.size() * sizeof(kept[0]) + lags.size() * sizeof(lags[0]) + ring.size() * sizeof(ring[0]);
+        return sizeof(header) + kept.size() * (sizeof(kept[0]) + sizeof(n_short[0])) + lags.size() * sizeof(lags[0]) + ring.size() * sizeof(ring[0]);
     }
 
     template <typename F> void each_number(F f) {
         f(kept);
+        f(n_short);
         f(lags);
         f(ring);
     }
@@ -194,12 +196,13 @@ struct Snapshot {
     }
 
     edgekv_snapshot       header;
-    std::vector<uint32_t> kept; // of every head
+    std::vector<uint32_t> kept;    // of every head
+    std::vector<uint32_t> n_short; // likewise
     std::vector<int32_t>  lags; // of every row of queries
     std::vector<int32_t>  ring; // positions in the cells of sliding windows
 
   private:
-    size_t n_cells(size_t head) const { return size_t(kept[head]) + header.n_filled; }
+    size_t n_cells(size_t head) const { return size_t(kept[head]) + header.n_filled - n_short[head]; }
 
     static edgekv_snapshot_kind kind_of(const edgekv_cache & cache) {
         const edgekv_shape & shape = cache.shape;
@@ -236,6 +239,10 @@ struct Snapshot {
         expect(h.divided == uint32_t(int64_t(h.n_filled) < h.n_past) &&
                    (h.divided != 0 || std::count(kept.begin(), kept.end(), 0u) == int64_t(kept.size())),
                "cells were kept by no eviction");
+        for (size_t head = 0; head < kept.size(); ++head) { // a recall leaves no head short of more than it fills, nor of all that was kept
+            const bool takes = cache.takes_unevenly() && n_short[head] <= h.n_filled && n_short[head] < kept[head];
+            expect(n_short[head] == 0 || takes, "its heads were given too few cells");
+        }
         const uint32_t n_used = h.divided + h.n_filled;
         expect(n_used <= int64_t(h.rope_past) && h.rope_past <= h.n_past && h.n_past < max_past && (n_used > 0 || h.n_past == 0) &&
                    (h.kind.repositions != 0 || h.rope_past == h.n_past),
@@ -269,7 +276,10 @@ struct Snapshot {
     // What is read as an index later is one: orders are permutations, ascending by positions that were fed. `position` is where
     // the first array of what cells carry lies.
     void check_cells(const char * position) const {
-        const size_t n_all     = std::accumulate(kept.begin(), kept.end(), kept.size() * header.n_filled);
+        size_t       n_all     = 0;
+        for (size_t h = 0; h < kept.size(); ++h) {
+            n_all += n_cells(h);
+        }
         const bool   turned    = header.kind.repositions != 0;
         const char * turned_to = position + n_all * sizeof(int32_t);
         const char * order     = turned_to + (turned ? n_all * sizeof(int32_t) : 0);
@@ -307,7 +317,7 @@ uint64_t edgekv_snapshot_estimate_bytes(const struct edgekv_shape * shape, const
     }
     const bool     repositions = params->repositions != 0;
     const uint64_t n_carried   = 2 + repositions + (params->accumulates != 0) + (params->wo_norms != 0) + (params->n_merged > 0); // as each_carried has them
-    const uint64_t n_numbers   = shape->n_head_total * (1 + n_carried * n_cells) + params->n_query_rows + shape->window_cells;
+    const uint64_t n_numbers   = shape->n_head_total * (2 + n_carried * n_cells) + params->n_query_rows + shape->window_cells;
     *numbers_bytes             = sizeof(edgekv_snapshot) + n_numbers * sizeof(uint32_t);
     return *numbers_bytes + n_cells * shape->cell_bytes +
            params->n_query_rows * (shape->query_row_bytes + shape->device_query_row_bytes);
@@ -349,6 +359,7 @@ void edgekv_cache::restore(const void * src, size_t size, bool with_rows) {
     const Computing computing;
     clear();
     flat_.lay_out(snapshot.kept);
+    flat_.shorten(snapshot.n_short);
     n_filled_ = header.n_filled;
     n_past    = header.n_past;
     rope_past = header.rope_past;

@@ -71,11 +71,11 @@ bool RowGraphs::by_run(uint32_t n_filled, float * by_cell, const std::function<b
 // The run of heads from one on, as long as there is memory for their keys.
 RowGraphs::Run RowGraphs::run_at(uint32_t index, uint32_t begin, uint32_t n_filled) const {
     const FlatCache::Layer & layer = flat_.layers()[index];
-    const uint32_t           kept  = flat_.head(layer.first_head + begin).kept;
-    const uint32_t           n     = kept + n_filled;
+    const FlatCache::Head &  first = flat_.head(layer.first_head + begin);
+    const uint32_t           n     = first.open() + n_filled;
     const size_t             most  = n_at_once(flat_, number_) / std::max(1u, n);
     uint32_t                 end   = begin + 1;
-    while (end < layer.n_head_kv && end - begin < most && flat_.head(layer.first_head + end).kept == kept) {
+    while (end < layer.n_head_kv && end - begin < most && flat_.head(layer.first_head + end).is_like(first)) {
         ++end;
     }
     return { index, begin, end - begin, n };

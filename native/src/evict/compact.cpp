@@ -184,7 +184,7 @@ edgekv_compaction Compaction::commit(edgekv_cache & cache) {
     }
     result.score_us = chosen_us_ - start_us_;
     if (outcome_ == Outcome::evicted) {
-        result.n_evicted = flat_.n_kept() + uint64_t(flat_.n_heads()) * cache.n_filled_ -
+        result.n_evicted = flat_.n_before_open() + uint64_t(flat_.n_heads()) * cache.n_filled_ -
                            std::accumulate(budgets_.begin(), budgets_.end(), uint64_t(0));
         evict(cache);
         result.move_us = ggml_time_us() - chosen_us_;

@@ -170,11 +170,15 @@ uint32_t FlatCache::n_cells_max() const {
     return most;
 }
 
+bool FlatCache::copies() const {
+    return std::any_of(pools_.begin(), pools_.end(), [](const Pool & pool) { return ggml_is_quantized(pool.k->type); });
+}
+
+bool FlatCache::attends_by_head() const { return copies() || n_cells_max() > layout_.n_cells; }
+
 uint32_t FlatCache::n_nodes() const {
-    const auto is_quantized = [](const Pool & pool) { return ggml_is_quantized(pool.k->type); };
-    const bool copies       = std::any_of(pools_.begin(), pools_.end(), is_quantized);
-    const bool one_by_one   = copies || n_cells_max() > layout_.n_cells;
-    const auto of_a_call    = 7 + (copies ? 2 : 0) + (on_device_ ? 1 : 0); // five views, attention, its place; copies of rows, of a mask
+    const bool one_by_one = attends_by_head();
+    const auto of_a_call  = 7 + (copies() ? 2 : 0) + (on_device_ ? 1 : 0); // five views, attention, its place; copies of rows, of a mask
     uint32_t   n            = on_device_ ? 2 * pools_.size() : 0; // the lists and masks there
     for (const Layer & layer : layers_) {
         n += layer.readers.size() * (5 * layout_.n_slots + (one_by_one ? of_a_call * layer.n_head_kv : 0));
@@ -210,18 +214,16 @@ template <typename Kept> void FlatCache::lay_out_by(Kept kept) {
     for (Pool & pool : pools_) {
         pool.n_used = 0;
     }
-    max_kept_ = 0;
-    n_kept_   = 0;
+    uint32_t max_kept = 0;
     for (const Layer & layer : layers_) {
         for (size_t h = layer.first_head; h < layer.first_head + layer.n_head_kv; ++h) {
             const uint32_t n = kept(h);
             pools_[layer.pool].n_used += n;
-            max_kept_ = std::max(max_kept_, n);
-            n_kept_ += n;
+            max_kept = std::max(max_kept, n);
         }
     }
     const uint32_t n_open_before = n_open_;
-    n_open_ = n_cells_max() - max_kept_;
+    n_open_ = n_cells_max() - max_kept;
     for (Pool & pool : pools_) {
         const uint64_t cells = uint64_t(pool.n_heads) * n_allowed_;
         n_open_     = std::min<uint64_t>(n_open_, (cells - pool.n_used) / pool.n_heads);
@@ -232,14 +234,43 @@ template <typename Kept> void FlatCache::lay_out_by(Kept kept) {
         Pool & pool = pools_[layer.pool];
         for (size_t h = layer.first_head; h < layer.first_head + layer.n_head_kv; ++h) {
             const uint32_t n = kept(h);
-            same &= heads_[h].kept == n;
-            heads_[h] = { pool.first_row + static_cast<uint32_t>(pool.n_used_rows), static_cast<uint32_t>(pool.n_used), n };
+            same &= heads_[h].kept == n && heads_[h].n_short == 0;
+            heads_[h] = { pool.first_row + static_cast<uint32_t>(pool.n_used_rows), static_cast<uint32_t>(pool.n_used), n, 0 };
             pool.n_used_rows += n_apart(heads_[h], pool);
             pool.n_used += n_own(heads_[h]);
         }
     }
     version_ += !same;
     n_laid_out_ = n_allowed_;
+    note_open();
+}
+
+void FlatCache::note_open() {
+    max_open_      = 0;
+    n_before_open_ = 0;
+    for (const Head & head : heads_) {
+        max_open_ = std::max(max_open_, head.open());
+        n_before_open_ += head.open();
+    }
+}
+
+template <typename Short> void FlatCache::shorten_to(Short n_short) {
+    bool same = true;
+    for (size_t h = 0; h < heads_.size(); ++h) {
+        const uint32_t n = n_short(h);
+        same &= heads_[h].n_short == n;
+        heads_[h].n_short = n;
+    }
+    version_ += !same;
+    note_open();
+}
+
+void FlatCache::shorten(const std::vector<uint32_t> & n_short) {
+    shorten_to([&](size_t head) { return heads_[head].n_short + n_short[head]; });
+}
+
+void FlatCache::lengthen(const std::vector<uint32_t> & n_short) {
+    shorten_to([&](size_t head) { return heads_[head].n_short - n_short[head]; });
 }
 
 void FlatCache::lay_out(const std::vector<uint32_t> & kept) {

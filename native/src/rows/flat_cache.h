@@ -16,8 +16,9 @@ namespace edgekv {
 
 // Keys lie in pools of rows, one for all heads of a device that have the same shape, and values beside them. A head owns
 // a run of rows: those that the last compaction kept, then open ones, equally many in every head, which take the next
-// tokens. So one mask, aligned to where the open rows begin, serves all heads of all layers. On a device a head begins where
-// a tensor may, and so some rows before it may be nobody's.
+// tokens. So one mask, aligned to where the open rows begin, serves all heads of all layers. If a recall gives a head fewer tokens
+// than another, the open rows of that head begin so many rows earlier. On a device a head begins where a tensor may, and so some
+// rows before it may be nobody's.
 //
 // A context may have several slots, for sequences that share its steps. A slot is a flat cache of the same shape with rows of its
 // own in the same pools. The first one owns the others.
@@ -27,6 +28,10 @@ class FlatCache {
         uint32_t first; // row in its pool
         uint32_t cell;  // its first among the cells of its pool, which lie close
         uint32_t kept;
+        uint32_t n_short; // rows that recalls have left it short of since, at most those kept
+
+        uint32_t open() const { return kept - n_short; } // where its open rows begin, from `first` on
+        bool     is_like(const Head & other) const { return kept == other.kept && n_short == other.n_short; }
     };
 
     // A layer of the model that attends with some rows: the layer that writes them, or a later one that shares them.
@@ -172,10 +177,11 @@ class FlatCache {
     uint32_t                   n_apart(const Head & head, const Pool & pool) const;           // rows to the head after it
     uint32_t                   n_open() const { return n_open_; }     // rows of every head that are not kept ones
     uint32_t                   n_filled() const { return n_filled_; } // of these, in use before the batch
-    uint64_t                   n_kept() const { return n_kept_; }     // rows kept by all heads
-    uint32_t                   max_kept() const { return max_kept_; } // by the head that keeps most
+    uint64_t                   n_before_open() const { return n_before_open_; } // rows of all heads before their open ones
+    uint32_t                   max_open() const { return max_open_; } // where the open rows of a head begin, at most
     uint32_t                   version() const { return version_; }   // a graph holds for one; what outdates graphs raises it
     uint32_t                   n_nodes() const;                       // graph nodes that it takes beyond llama.cpp's own, at most
+    bool                       attends_by_head() const;               // whether the graph has nodes for heads that all differ
     bool                       on_device() const { return on_device_; } // some rows, at least
     const Queries &            queries() const { return queries_; }
     ggml_tensor *              query_ring(uint32_t il) const { return queries_.rings[index_.at(il)]; }
@@ -193,6 +199,10 @@ class FlatCache {
 
     // Give the memory of host rows that this layout does not use back to the system. What they held is lost.
     void return_rows();
+
+    // Have each head's open rows begin so many rows earlier: n_short (n_heads,), at most what is before them; or later again.
+    void shorten(const std::vector<uint32_t> & n_short);
+    void lengthen(const std::vector<uint32_t> & n_short);
 
     // Keep nothing. No graph of before is used again: it may attend to more open rows, and round otherwise.
     void clear();
@@ -237,7 +247,10 @@ class FlatCache {
   private:
     FlatCache(const FlatCache & first, uint32_t slot);
 
+    bool                          copies() const;        // whether the graph reads copies of rows
     template <typename Kept> void lay_out_by(Kept kept); // kept(head) of every head
+    template <typename Short> void shorten_to(Short n_short); // n_short(head) of every head
+    void                          note_open();           // where open rows begin now
 
     edgekv_layout                        layout_;
     std::vector<Pool>                    pools_;
@@ -253,8 +266,8 @@ class FlatCache {
     uint32_t                             n_open_    = 0;
     uint32_t                             n_allowed_;
     uint32_t                             n_laid_out_ = 0; // n_allowed_ of the newest layout
-    uint64_t                             n_kept_    = 0;
-    uint32_t                             max_kept_  = 0;
+    uint64_t                             n_before_open_ = 0;
+    uint32_t                             max_open_  = 0;
     uint32_t                             version_   = 0;
     bool                                 on_device_ = false;
     bool                                 claimed_   = false;

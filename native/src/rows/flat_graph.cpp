@@ -42,10 +42,10 @@ FlatGraph::FlatGraph(ggml_context * context, FlatCache & cache, uint32_t n_token
         parts_ = { { &cache, n_tokens, 0 } };
     }
     n_visible_ = std::min<uint32_t>(cache.n_open(), round_up(cache.n_filled() + n_tokens, visible_step));
-    max_kept_  = cache.max_kept();
+    max_open_  = cache.max_open();
     if (largest) {
         n_visible_ = cache.n_cells();
-        max_kept_  = cache.n_cells_max() - cache.n_cells();
+        max_open_  = cache.n_cells_max() - cache.n_cells();
     }
     for (const FlatCache::Pool & pool : cache.pools()) {
         rows_.push_back(input(context, GGML_TYPE_I64, int64_t(n_tokens) * (pool.n_heads + largest))); // and room for the queries'
@@ -54,9 +54,9 @@ FlatGraph::FlatGraph(ggml_context * context, FlatCache & cache, uint32_t n_token
         n_visible_ = cache.n_open(); // it looks up how many are filled
     } else {
         // a shorter head's part of it begins later, and may be longer by what a device reads too much
-        const bool     even = largest ? max_kept_ == 0 : uint64_t(max_kept_) * cache.n_heads() == cache.n_kept();
-        const uint32_t n    = max_kept_ + n_visible_ + (even ? 0 : device_pad - 1);
-        mask_ = input(context, GGML_TYPE_F16, cache.on_device() ? round_up(n, device_pad) : max_kept_ + n_visible_, n_tokens);
+        const bool     even = largest ? max_open_ == 0 : uint64_t(max_open_) * cache.n_heads() == cache.n_before_open();
+        const uint32_t n    = max_open_ + n_visible_ + (even ? 0 : device_pad - 1);
+        mask_ = input(context, GGML_TYPE_F16, cache.on_device() ? round_up(n, device_pad) : max_open_ + n_visible_, n_tokens);
     }
     uint32_t n_in_parts = 0;
     for (const FlatCache::Part & part : parts_) {
@@ -98,7 +98,7 @@ void FlatGraph::set_input(const llama_ubatch & ubatch) const {
             for (uint32_t t = 0; t < part.n_tokens; ++t) {
                 for (size_t g = 0; g < layer.n_head_kv; ++g) {
                     const FlatCache::Head & head = part.slot->head(layer.first_head + g);
-                    *rows++ = head.first + head.kept + part.slot->n_filled() + t;
+                    *rows++ = head.first + head.open() + part.slot->n_filled() + t;
                 }
             }
         }
@@ -106,7 +106,7 @@ void FlatGraph::set_input(const llama_ubatch & ubatch) const {
     const ggml_fp16_t hidden = ggml_fp32_to_fp16(-INFINITY);
     for (uint32_t t = 0; mask_ != nullptr && t < n_tokens_; ++t) {
         auto *     row   = reinterpret_cast<ggml_fp16_t *>(static_cast<char *>(mask_->data) + t * mask_->nb[1]);
-        const auto n_see = max_kept_ + cache_.n_filled() + t + 1;
+        const auto n_see = max_open_ + cache_.n_filled() + t + 1;
         std::fill_n(row, n_see, ggml_fp16_t(0));
         std::fill(row + n_see, row + mask_->ne[0], hidden);
     }
@@ -123,27 +123,29 @@ void FlatGraph::set_input(const llama_ubatch & ubatch) const {
 }
 
 std::vector<FlatGraph::Run> FlatGraph::runs_of(const FlatCache::Layer & layer) const {
-    const bool alone = largest_ && max_kept_ > 0; // there every head may be unlike the others
+    const bool alone = largest_ && max_open_ > 0; // there every head may be unlike the others
 
     std::vector<Run> runs;
+    FlatCache::Head  before = {};
     for (size_t g = 0; g < layer.n_head_kv; ++g) {
-        const FlatCache::Head head = largest_ ? FlatCache::Head{ 0, 0, max_kept_ } : cache_.head(layer.first_head + g);
-        if (runs.empty() || alone || head.kept != runs.back().kept) {
-            runs.push_back({ g, g, head.first, head.kept });
+        const FlatCache::Head head = largest_ ? FlatCache::Head{ 0, 0, max_open_, 0 } : cache_.head(layer.first_head + g);
+        if (runs.empty() || alone || !head.is_like(before)) {
+            runs.push_back({ g, g, head.first, head.open() });
         }
         runs.back().end = g + 1;
+        before          = head;
     }
     return runs;
 }
 
 // Rows that attention reads of each head of a run.
 uint32_t FlatGraph::n_read(const FlatCache::Layer & layer, const Run & run) const {
-    return static_cast<uint32_t>(round_up(run.kept + n_visible_, pool_of(layer).host ? 1 : device_pad));
+    return static_cast<uint32_t>(round_up(run.open + n_visible_, pool_of(layer).host ? 1 : device_pad));
 }
 
 // They, (dim, rows, heads).
 ggml_tensor * FlatGraph::rows_of(ggml_context * context, ggml_tensor * rows, const FlatCache::Layer & layer, const Run & run) const {
-    const size_t n_apart = largest_ ? run.kept + n_visible_ : cache_.n_apart(cache_.head(layer.first_head + run.begin), pool_of(layer));
+    const size_t n_apart = largest_ ? run.open + n_visible_ : cache_.n_apart(cache_.head(layer.first_head + run.begin), pool_of(layer));
     return ggml_view_3d(context, rows, rows->ne[0], n_read(layer, run), run.end - run.begin, rows->nb[1], rows->nb[1] * n_apart,
                         rows->nb[1] * run.first);
 }
@@ -153,12 +155,12 @@ ggml_tensor * FlatGraph::rows_of(ggml_context * context, ggml_tensor * rows, con
 ggml_tensor * FlatGraph::mask_of(ggml_context * context, const FlatCache::Layer & layer, const Run & run) {
     const bool   host   = pool_of(layer).host;
     const size_t n_rows = n_read(layer, run);
-    const bool   whole  = run.kept == max_kept_ && mask_->ne[0] == int64_t(n_rows);
-    if (whole && !(largest_ && (host || max_kept_ > 0))) { // the largest graph has all the nodes that any may have
+    const bool   whole  = run.open == max_open_ && mask_->ne[0] == int64_t(n_rows);
+    if (whole && !(largest_ && (host || max_open_ > 0))) { // the largest graph has all the nodes that any may have
         return mask_;
     }
     ggml_tensor * all  = host ? mask_ : copied(context, mask_, masks_[layer.pool]);
-    ggml_tensor * part = ggml_view_2d(context, all, n_rows, n_tokens_, all->nb[1], (max_kept_ - run.kept) * all->nb[0]);
+    ggml_tensor * part = ggml_view_2d(context, all, n_rows, n_tokens_, all->nb[1], (max_open_ - run.open) * all->nb[0]);
     return host ? part : ggml_cont(context, part);
 }
 

@@ -42,7 +42,7 @@ class FlatGraph {
         size_t   begin;
         size_t   end;
         uint32_t first; // row
-        uint32_t kept;
+        uint32_t open;
     };
 
     const FlatCache::Pool & pool_of(const FlatCache::Layer & layer) const { return cache_.pools()[layer.pool]; }
@@ -69,9 +69,9 @@ class FlatGraph {
     std::vector<Slot>            slots_; // of the parts
     uint32_t           n_tokens_;
     bool               largest_;
-    uint32_t           max_kept_;
+    uint32_t           max_open_;
     uint32_t           n_visible_; // open rows that it attends to
-    ggml_tensor *      mask_ = nullptr; // F16 (columns, n_tokens): column max_kept_ is the first open row; none on the host
+    ggml_tensor *      mask_ = nullptr; // F16 (columns, n_tokens): column max_open_ is the first open row; none on the host
 
     std::vector<ggml_tensor *> rows_; // by pool, I64 (n_tokens * n_heads), by layer, token, head: where keys and values go
 
