@@ -244,7 +244,7 @@ def with_ring(raw: bytes, ring: list[int]) -> bytes:
     head, begin = _head(raw), _cells(raw)
     n_before, n_now = (sum(position >= 0 for position in positions) for positions in (ring_of(raw), ring))
     n_heads = head.kind.n_heads
-    kept = struct.unpack_from(f"<{2 * n_heads}I", raw, begin + ctypes.sizeof(head))  # the second half: rows that each is short of
+    kept = struct.unpack_from(f"<{2 * n_heads}I", raw, begin + ctypes.sizeof(head))
     n_cells = sum(kept[:n_heads]) - sum(kept[n_heads:]) + n_heads * head.n_filled
     rows = head.n_bytes - head.rows_begin - n_cells * head.kind.cell_bytes // max(1, n_heads)
     rows -= head.n_queries * head.kind.query_row_bytes + head.kind.state_bytes
