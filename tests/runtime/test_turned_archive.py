@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -356,6 +357,43 @@ def test_a_hot_key_whose_row_cannot_be_read_is_turned_as_the_cell_has_it(open_ru
         for place, (key, value, to) in program.now().items():
             assert (value == program.fed[place][1]).all()
             within_a_rounding(key, program.turned(place, to, hot if place in hot else None), "f16")
+        program.close()
+
+
+def test_rows_that_nobody_wants_may_be_damaged(open_runtime, file):
+    """Some of them are read, because they lie between others."""
+    with open_runtime(**OPTIONS, policy="keydiff") as rt:
+        program = Program(rt, file)
+        program.read(6)
+        snapshot = program.cache.snapshot()
+        program.recall(seed=2)
+        expected = bits(program.now())
+        program.cache.restore(snapshot)
+        scanned(program)
+        damage(program, file, program.fed.keys() - expected.keys())
+        assert program.archive.finish_recall(program.cache).n_cells == N_RECALLED
+        assert bits(program.now()) == expected
+        program.close()
+
+
+def n_reads():
+    """Return how often this thread has read anything so far."""
+    lines = Path("/proc/thread-self/io").read_text().splitlines()
+    return int(dict(line.split(": ") for line in lines)["syscr"])
+
+
+@pytest.mark.skipif(not Path("/proc/thread-self/io").exists(), reason="only Linux counts what a thread reads")
+def test_rows_of_a_segment_are_read_at_once(open_runtime, file):
+    """Each head reads keys and values that come back, and the keys of its hot cells: two reads a row would be 768."""
+    with open_runtime(**OPTIONS, policy="keydiff") as rt:
+        program = Program(rt, file)
+        program.read(12)
+        hot = program.now().keys()
+        scanned(program)
+        n_before = n_reads()
+        program.archive.finish_recall(program.cache)
+        assert n_reads() - n_before < 150
+        check(program, hot, N_RECALLED)
         program.close()
 
 

@@ -116,8 +116,11 @@ edgekv_recall Recall::commit(edgekv_cache & cache) {
         throw Error(EDGEKV_STATUS_INVALID_STATE, "a recall ends after all heads were scanned, with the cells that it began with; scan on, or "
                                                  "begin another one");
     }
-    const int64_t     start_us = ggml_time_us();
-    std::vector<char> room(SegmentFile::room(scan_size(cache.shape, 0).row_bytes));
+    const int64_t        start_us  = ggml_time_us();
+    const uint32_t       row_bytes = scan_size(cache.shape, 0).row_bytes;
+    std::vector<char>    room(row_bytes + SegmentFile::room(row_bytes));
+    std::vector<int32_t> positions;
+    positions.reserve(is_turned_ ? cache.shape.n_cells_max : 0);
 
     // from here on only the file can fail, and nothing is allocated
     const uint32_t  n = found_.n;
@@ -126,9 +129,10 @@ edgekv_recall Recall::commit(edgekv_cache & cache) {
     if (n > 0) {
         each_head([&](uint32_t il, uint32_t g) { load_head(cache, il, g, room.data()); });
         cache.take_recalled(std::move(found_));
+        found_.n = 0;
     }
     if (is_turned_ && n > 0) {
-        turn_keys(cache, room.data());
+        turn_keys(cache, room.data(), positions);
     }
     return { n, uint64_t(archive_.end() - archive_.begin()) * cache.shape.n_head_total, scan_us_, ggml_time_us() - start_us };
 }
@@ -143,8 +147,13 @@ void Recall::load_head(const edgekv_cache & cache, uint32_t il, uint32_t g, char
     for (const bool values : { false, true }) {
         ggml_tensor * tensor = values ? layer.v : layer.k;
         const size_t  size   = values ? archive_.file().heads()[head].v : archive_.file().heads()[head].k;
+        SegmentFile::Few rows(archive_.file(), head, values, found_.positions.data() + first, size > 0 ? n : 0, room);
         for (uint32_t i = 0; size > 0 && i < n; ++i) {
-            const char * bytes = archive_.file().read(head, values, found_.positions[first + i], 1, room, &found_.rope_positions[first + i]);
+            int32_t      rope_position;
+            const char * bytes = rows.next(rope_position);
+            if (!values) {
+                found_.rope_positions[first + i] = rope_position;
+            }
             ggml_backend_tensor_set(tensor, bytes, (row + i) * size, size);
         }
     }
@@ -152,18 +161,31 @@ void Recall::load_head(const edgekv_cache & cache, uint32_t il, uint32_t g, char
 
 // Turn all keys of every head to adjacent RoPE positions, in order. A key is turned from its archived row, so that roundings do not add
 // up. If there is none, or it cannot be read, the key is turned as the cell has it. This does not fail.
-void Recall::turn_keys(edgekv_cache & cache, char * room) const {
+// room: for a key, and behind it for rows of a segment; positions: for those of a head
+void Recall::turn_keys(edgekv_cache & cache, char * room, std::vector<int32_t> & positions) const {
     uint32_t end = 0;
     each_head([&](uint32_t il, uint32_t g) { end = std::max(end, cache.cells(il, g).n); });
     each_head([&](uint32_t il, uint32_t g) {
         const edgekv_layer & layer = cache.layers()[il];
         const HeadCells      cells = cache.cells(il, g);
+        const uint32_t       n_hot = cells.n - cache.n_recalled(il, g);
         const size_t         size  = layer.k->nb[1];
+        const auto           is_archived = [&](uint32_t cell) { // one that was recalled was read just now, and a mean has no archived row
+            const int32_t p = cells.position[cell];
+            return cell < n_hot && cells.log_count == nullptr && p >= archive_.begin() && p < archive_.end();
+        };
+        positions.clear();
+        for (uint32_t i = 0; i < cells.n; ++i) {
+            if (is_archived(cells.order[i])) {
+                positions.push_back(cells.position[cells.order[i]]);
+            }
+        }
+        SegmentFile::Few archived(archive_.file(), layer.first_head + g, false, positions.data(), positions.size(), room + size);
         turn_in_order(cells, cells.n, static_cast<int32_t>(end), [&](uint32_t cell, int32_t to) {
             const size_t at   = (cache.first_row(il, g) + cell) * size;
             int32_t      from = cells.rope_position[cell];
-            char *       key  = cells.log_count == nullptr ? archived_key(layer.first_head + g, cells.position[cell], room, from) : nullptr;
-            if (key == nullptr) { // nor has a mean an archived row
+            char *       key  = is_archived(cell) ? next_key(archived, from) : nullptr;
+            if (key == nullptr) {
                 key = room;
                 ggml_backend_tensor_get(layer.k, key, at, size);
             }
@@ -174,13 +196,13 @@ void Recall::turn_keys(edgekv_cache & cache, char * room) const {
     cache.go_on_at(static_cast<int32_t>(end));
 }
 
-// The key of a position, in `room`, and its RoPE position; NULL = the archive does not have it.
-char * Recall::archived_key(size_t head, int32_t position, char * room, int32_t & rope_position) const {
-    if (position < archive_.begin() || position >= archive_.end()) {
-        return nullptr;
-    }
+// The next key, and the RoPE position that it was archived by; NULL = it cannot be read.
+char * Recall::next_key(SegmentFile::Few & archived, int32_t & rope_position) {
     try {
-        return archive_.file().read(head, false, position, 1, room, &rope_position);
+        int32_t archived_at;
+        char *  key   = archived.next(archived_at);
+        rope_position = archived_at;
+        return key;
     } catch (const Error &) {
         return nullptr;
     }
@@ -192,7 +214,7 @@ uint64_t Recall::estimate_bytes(const edgekv_shape & shape, uint32_t n_probe, ui
     const ScanSize size     = scan_size(shape, n_probe);
     const uint64_t a_thread = Scan::bytes(size) + BestPositions::bytes(n_cells, 0, 0) + shape.n_cells_max * sizeof(int32_t);
     const uint64_t a_head   = (n_cells * 2 + 2) * sizeof(int32_t) + sizeof(heads_[0]) + sizeof(RowBytes) + sizeof(uint64_t);
-    return n_workers(shape) * a_thread + shape.n_head_total * a_head + 2 * SegmentFile::room(size.row_bytes);
+    return n_workers(shape) * a_thread + shape.n_head_total * a_head + size.row_bytes + 2 * SegmentFile::room(size.row_bytes);
 }
 
 ScanSize Recall::scan_size(const edgekv_shape & shape, uint32_t n_probe) {

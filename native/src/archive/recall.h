@@ -39,8 +39,9 @@ class Recall {
     uint32_t n_wanted(uint32_t n_cells) const;
     void     scan_head(uint32_t il, uint32_t g, Scan & scan, BestPositions & best);
     void     load_head(const edgekv_cache & cache, uint32_t il, uint32_t g, char * room);
-    void     turn_keys(edgekv_cache & cache, char * room) const;
-    char *   archived_key(size_t head, int32_t position, char * room, int32_t & rope_position) const;
+    void     turn_keys(edgekv_cache & cache, char * room, std::vector<int32_t> & positions) const;
+
+    static char * next_key(SegmentFile::Few & archived, int32_t & rope_position);
 
     std::vector<int32_t> held(uint32_t il, uint32_t g) const;
 

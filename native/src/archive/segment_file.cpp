@@ -3,6 +3,7 @@
 #include "archive/file_access.h"
 #include "hooks/status.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace edgekv {
@@ -26,6 +27,9 @@ uint32_t sum_of(const char * row, size_t n, size_t head, bool values, int32_t p,
     }
     return static_cast<uint32_t>(sum);
 }
+
+// Reading so much that nobody wants is as quick as reading twice.
+constexpr int64_t page_bytes = 4096;
 
 } // namespace
 
@@ -56,33 +60,66 @@ void SegmentFile::write(size_t head, bool values, int32_t p, uint32_t n, const c
     write_at(fd_, at + n_tokens * marked + first * size, rows, n * size);
 }
 
-char * SegmentFile::read(size_t head, bool values, int32_t p, uint32_t n, char * room, int32_t * rope_positions, bool first) const {
+void SegmentFile::load(size_t head, bool values, int32_t p, uint32_t n, char * room) const {
     const uint32_t skipped = static_cast<uint32_t>(p) % n_tokens;
     const size_t   size    = values ? heads_[head].v : heads_[head].k;
     const size_t   marked  = mark_bytes(values);
     const uint64_t at      = place(head, values, p);
-    char *         rows    = room + n_tokens * marked;
     if (skipped == 0) { // as one run
         read_at(fd_, at, room, n_tokens * marked + n * size);
     } else {
         read_at(fd_, at + skipped * marked, room, n * marked);
-        read_at(fd_, at + n_tokens * marked + skipped * size, rows, n * size);
+        read_at(fd_, at + n_tokens * marked + skipped * size, room + n_tokens * marked, n * size);
     }
+}
+
+char * SegmentFile::row(size_t head, bool values, int32_t p, uint32_t i, char * room, int32_t & rope_position, bool compared) const {
+    const size_t  size     = values ? heads_[head].v : heads_[head].k;
+    const size_t  marked   = mark_bytes(values);
+    char *        row      = room + n_tokens * marked + i * size;
+    const int32_t position = p + static_cast<int32_t>(i);
+    uint32_t      sum      = 0;
+    rope_position          = 0;
+    std::memcpy(&sum, room + i * marked, sizeof(sum));
+    std::memcpy(&rope_position, room + i * marked + sizeof(sum), marked - sizeof(sum));
+    const bool is_sound = !compared || sum == sum_of(row, size, head, values, position, rope_position);
+    if (!is_sound || rope_position < 0 || rope_position > position) {
+        fail(EDGEKV_STATUS_ARCHIVE, "the archive is not what was written: a row of position %d has another checksum", position);
+    }
+    return row;
+}
+
+char * SegmentFile::read(size_t head, bool values, int32_t p, uint32_t n, char * room, int32_t * rope_positions, bool first) const {
+    load(head, values, p, n, room);
     for (uint32_t i = 0; i < n; ++i) {
-        const int32_t position      = p + static_cast<int32_t>(i);
-        int32_t       rope_position = 0;
-        uint32_t      sum           = 0;
-        std::memcpy(&sum, room + i * marked, sizeof(sum));
-        std::memcpy(&rope_position, room + i * marked + sizeof(sum), marked - sizeof(sum));
-        const bool is_sound = !first || sum == sum_of(rows + i * size, size, head, values, position, rope_position);
-        if (!is_sound || rope_position < 0 || rope_position > position) {
-            fail(EDGEKV_STATUS_ARCHIVE, "the archive is not what was written: a row of position %d has another checksum", position);
-        }
+        int32_t rope_position;
+        row(head, values, p, i, room, rope_position, first);
         if (!values) {
             rope_positions[i] = rope_position;
         }
     }
-    return rows;
+    return room + n_tokens * mark_bytes(values);
+}
+
+SegmentFile::Few::Few(const SegmentFile & file, size_t head, bool values, const int32_t * positions, size_t n, char * room) :
+    file_(file), head_(head), values_(values), next_(positions), end_(positions + n), read_end_(positions), first_(0), room_(room) {}
+
+char * SegmentFile::Few::next(int32_t & rope_position) {
+    const int32_t position = *next_++;
+    if (next_ > read_end_) {
+        const auto size  = std::max<int64_t>(1, values_ ? file_.heads_[head_].v : file_.heads_[head_].k);
+        const auto joins = [&](int32_t p, int32_t after) {
+            return uint32_t(p) / n_tokens == uint32_t(after) / n_tokens && (after - p) * size <= page_bytes;
+        };
+        const int32_t * last = next_ - 1;
+        while (last + 1 < end_ && joins(*last, last[1])) {
+            ++last;
+        }
+        file_.load(head_, values_, position, static_cast<uint32_t>(*last - position) + 1, room_);
+        first_    = position;
+        read_end_ = last + 1;
+    }
+    return file_.row(head_, values_, first_, static_cast<uint32_t>(position - first_), room_, rope_position, true);
 }
 
 } // namespace edgekv

@@ -44,7 +44,33 @@ class SegmentFile {
     // they are not what was written. first: with false, checksums are not compared once more
     char * read(size_t head, bool values, int32_t p, uint32_t n, char * room, int32_t * rope_positions, bool first = true) const;
 
+    // A few rows of a head, at ascending positions. Those of a segment that lie close to one another are read at once.
+    class Few {
+      public:
+        // positions: (n,) of the rows, which outlive it, as `room` does
+        Few(const SegmentFile & file, size_t head, bool values, const int32_t * positions, size_t n, char * room);
+
+        // The row of the next position, in `room` until the one after it is asked for, and its RoPE position, of a key. Throws Error, as
+        // `read` does; the one after it may be there all the same.
+        char * next(int32_t & rope_position);
+
+      private:
+        const SegmentFile & file_;
+        const size_t        head_;
+        const bool          values_;
+        const int32_t *     next_;
+        const int32_t *     end_;
+        const int32_t *     read_end_; // of the positions whose rows are in `room`
+        int32_t             first_;    // position of the first row there
+        char *              room_;
+    };
+
   private:
+    void load(size_t head, bool values, int32_t p, uint32_t n, char * room) const;
+
+    // The i-th of the rows in `room`, which begin at position p, and its RoPE position. Throws Error where it is not what was written.
+    char * row(size_t head, bool values, int32_t p, uint32_t i, char * room, int32_t & rope_position, bool compared) const;
+
     uint64_t place(size_t head, bool values, int32_t p) const; // of the marks of the segment that p lies in
 
     int                   fd_;
