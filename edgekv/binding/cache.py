@@ -203,8 +203,8 @@ class Cache:
         Raises NativeError or ConfigError; the cells are as before in any case.
         """
         array = (c.c_int32 * len(tokens))(*tokens)
-        ends = (c.c_uint32 * max(1, len(part_ends)))(*(part_ends or [len(tokens)]))
-        library.call("edgekv_cache_probe_parts", self._handle, array, len(tokens), ends, len(ends))
+        ends = (c.c_uint32 * len(part_ends))(*part_ends) if part_ends else None
+        library.call("edgekv_cache_probe", self._handle, array, len(tokens), ends, len(part_ends))
 
     def compact(
         self,

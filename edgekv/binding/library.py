@@ -33,7 +33,7 @@ from . import structs
 
 __all__ = ["bindings", "call", "error_of", "library_path", "load"]
 
-ABI_VERSION = 23
+ABI_VERSION = 24
 ERR_SIZE = 2048
 
 STATUS_ERRORS: dict[int, type[EdgeKVError]] = {
@@ -65,8 +65,7 @@ _ERR = (c.c_char_p, c.c_size_t)
 
 # name -> argument types, without the trailing err, err_size; every one of these returns a status
 _CALLS: dict[str, tuple[Any, ...]] = {
-    "edgekv_model_load": (c.c_char_p, _P, _P),
-    "edgekv_model_load_streamed": (c.c_char_p, _P, c.c_uint32, _P),
+    "edgekv_model_load": (c.c_char_p, _P, c.c_uint32, _P),
     "edgekv_model_streaming": (_P, _P),
     "edgekv_context_params_for": (_P, c.c_int32, *[c.c_uint32] * 4, _P),
     "edgekv_context_new": (_P, _P, _P, _P),
@@ -93,8 +92,7 @@ _CALLS: dict[str, tuple[Any, ...]] = {
     "edgekv_cache_feed_draft": (_P, c.c_int32, _P, c.c_size_t),
     "edgekv_cache_accept": (_P,),
     "edgekv_cache_drop": (_P, c.c_uint32),
-    "edgekv_cache_probe": (_P, _P, c.c_size_t),
-    "edgekv_cache_probe_parts": (_P, _P, c.c_size_t, _P, c.c_size_t),
+    "edgekv_cache_probe": (_P, _P, c.c_size_t, _P, c.c_size_t),
     "edgekv_cache_compact": (_P, _P, _P),
     "edgekv_cache_allow": (_P, c.c_uint32),
     "edgekv_cache_holds": (_P, _P, c.c_size_t, _P),

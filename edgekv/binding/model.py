@@ -66,9 +66,7 @@ class Model:
             params.progress_callback = progress.native
         try:
             with progress:
-                library.call(
-                    "edgekv_model_load_streamed", str(path).encode(), c.byref(params), n_streamed, c.byref(handle)
-                )
+                library.call("edgekv_model_load", str(path).encode(), c.byref(params), n_streamed, c.byref(handle))
         except InvalidModelError as error:
             if "unknown model architecture" in str(error):
                 raise UnsupportedModelError(

@@ -179,14 +179,10 @@ class Scorer(Struct):
     _fields_ = (("score", ScoreLayer), ("user_data", c.c_void_p), *_members(c.c_uint32, "reads n_rows"))
 
 
-STAGING = {"auto": 0, "copies": 1, "graphs": 2}  # enum edgekv_staging
-
-
 class CacheParams(Struct):
     """struct edgekv_cache_params"""
 
     _fields_ = (
-        ("staged", c.c_int32),
         *_members(c.c_uint32, "n_query_rows n_probe_rows"),
         *_members(c.c_int32, "accumulates wo_norms"),
         *_members(c.c_uint32, "custom_reads ragged"),

@@ -37,7 +37,7 @@ static void evict(int by_question) {
     struct edgekv_compaction_params how = { policy, &protection, plan.setting.budget, by_question, !by_question, NULL, 0, NULL };
     struct edgekv_compaction        done;
     if (by_question) {
-        check(edgekv_cache_probe(cache, question, n_question, err, sizeof(err)));
+        check(edgekv_cache_probe(cache, question, n_question, NULL, 0, err, sizeof(err)));
     }
     how.reposition = plan.cache.repositions && edgekv_cache_rope_past(cache) + plan.setting.block > plan.n_ctx_train / 2;
     check(edgekv_cache_compact(cache, &how, &done, err, sizeof(err)));

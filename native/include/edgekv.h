@@ -37,23 +37,17 @@ extern "C" {
 // `critical` reads the output projection there, where llama.cpp keeps it in the processor's own order. With LLAMA_LOAD_MODE_NONE
 // tables of embeddings that are only looked up stay in the file (on Linux, in a model of one file without layers on devices): the
 // rows of a batch are read there. If they cannot be read, feeding fails with EDGEKV_STATUS_MODEL_INVALID and changes no cell.
-//   EDGEKV_STATUS_MODEL_INVALID  llama.cpp refused the file; or it stays open, and was replaced while it was loaded
-EDGEKV_API enum edgekv_status edgekv_model_load(
-                          const char * path,
-     const struct llama_model_params * params,
-                 struct llama_model ** model,
-                                char * err,
-                              size_t   err_size);
-
-// Load a model of which some layers' matrices stay in the file, as well. Whenever such a layer's turn comes they are read to one of
-// two slots of memory, by a thread that reads one layer ahead. Of experts those are read that a batch chooses (on Linux). What is
-// computed is the same to the bit as with all weights in memory and use_extra_bufts = false. The rest of the model is loaded as with
+//
+// The matrices of streamed layers stay in the file, as well. Whenever such a layer's turn comes they are read to one of two slots of
+// memory, by a thread that reads one layer ahead. Of experts those are read that a batch chooses (on Linux). What is computed is the
+// same to the bit as with all weights in memory and use_extra_bufts = false. The rest of the model is loaded as with
 // LLAMA_LOAD_MODE_NONE.
-//   params     : with llama.cpp's default of n_gpu_layers, or 0: all layers are computed by the processor
-//   n_streamed : layers, spread evenly over the model; 0 = as edgekv_model_load
-//   EDGEKV_STATUS_INVALID_ARGUMENT  the model has fewer layers; or params put layers on devices or override types of buffers
-//   EDGEKV_STATUS_UNSUPPORTED       the model is split into several files
-EDGEKV_API enum edgekv_status edgekv_model_load_streamed(
+//   params     : with streamed layers, llama.cpp's default of n_gpu_layers, or 0: all layers are computed by the processor
+//   n_streamed : layers that are streamed, spread evenly over the model; 0 = none
+//   EDGEKV_STATUS_MODEL_INVALID     llama.cpp refused the file; or it stays open, and was replaced while it was loaded
+//   EDGEKV_STATUS_INVALID_ARGUMENT  the model has fewer layers; or params of streamed layers put layers on devices or override types of buffers
+//   EDGEKV_STATUS_UNSUPPORTED       layers are streamed of a model that is split into several files
+EDGEKV_API enum edgekv_status edgekv_model_load(
                           const char * path,
      const struct llama_model_params * params,
                             uint32_t   n_streamed,
@@ -228,15 +222,7 @@ enum edgekv_ragged {
     EDGEKV_RAGGED_LAYERS  = 8, // layer by layer, beside EDGEKV_RAGGED_HEADS
 };
 
-// Who scores, moves and turns rows. AUTO is for use; the others are for tests, and to compare with.
-enum edgekv_staging {
-    EDGEKV_STAGING_AUTO   = 0, // the host, in place, where rows lie in its memory; else the device, as far as it can
-    EDGEKV_STAGING_COPIES = 1, // the host, in a copy of one head, wherever rows lie
-    EDGEKV_STAGING_GRAPHS = 2, // what computes the model's graphs, wherever rows lie
-};
-
 struct edgekv_cache_params {
-    int32_t  staged;       // enum edgekv_staging
     uint32_t n_query_rows; // newest tokens whose queries are kept; 0 = none
     uint32_t n_probe_rows; // longest probe, in tokens; 0 = no probes
     int32_t  accumulates;  // nonzero: a score is carried with every cell
@@ -366,19 +352,12 @@ EDGEKV_API enum edgekv_status edgekv_cache_drop(
                                 char * err,
                               size_t   err_size);
 
-// Decode a probe on top of the cache, keep its queries for the next compaction, and remove its cells again.
-//   n : at most n_probe_rows, and at most the free cells
+// Decode a probe on top of the cache, keep its queries for the next compaction, and remove its cells again. If
+// it has several parts, each scores at that compaction by its own queries, and a cell has the largest score.
+//   n         : at most n_probe_rows, and at most the free cells
+//   part_ends : how many tokens come before the end of each part, (n_parts,) ascending; the last one is n. NULL = it is one part
 //   Errors as of edgekv_cache_feed; the cache's cells are as before in any case.
 EDGEKV_API enum edgekv_status edgekv_cache_probe(
-                 struct edgekv_cache * cache,
-                 const llama_token   * tokens,
-                              size_t   n,
-                                char * err,
-                              size_t   err_size);
-
-// The same with a probe of several parts. At the next compaction each scores by its own queries, and a cell has the largest score.
-//   part_ends : how many tokens come before the end of each part, ascending; the last one is n
-EDGEKV_API enum edgekv_status edgekv_cache_probe_parts(
                  struct edgekv_cache * cache,
                  const llama_token   * tokens,
                               size_t   n,

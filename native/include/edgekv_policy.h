@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-#define EDGEKV_ABI_VERSION 23
+#define EDGEKV_ABI_VERSION 24
 
 // New values go last.
 enum edgekv_status {

@@ -27,13 +27,13 @@ static void refuse_what_is_no_model(const char * program) {
     const char * const              no_models[2] = { "/nowhere/model.gguf", program };
     for (int i = 0; i < 2; ++i) {
         err[0] = '\0';
-        CHECK(edgekv_model_load(no_models[i], &params, &model, err, sizeof(err)) == EDGEKV_STATUS_MODEL_INVALID);
+        CHECK(edgekv_model_load(no_models[i], &params, 0, &model, err, sizeof(err)) == EDGEKV_STATUS_MODEL_INVALID);
         CHECK(model == NULL && err[0] != '\0');
     }
-    CHECK(edgekv_model_load(no_models[0], NULL, &model, err, sizeof(err)) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_model_load(no_models[0], NULL, 0, &model, err, sizeof(err)) == EDGEKV_STATUS_INVALID_ARGUMENT);
     CHECK(strcmp(err, "path, params or model is NULL") == 0);
-    CHECK(edgekv_model_load(NULL, &params, &model, NULL, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
-    CHECK(edgekv_model_load(no_models[0], &params, &model, err, 4) == EDGEKV_STATUS_MODEL_INVALID && strlen(err) == 3);
+    CHECK(edgekv_model_load(NULL, &params, 0, &model, NULL, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_model_load(no_models[0], &params, 0, &model, err, 4) == EDGEKV_STATUS_MODEL_INVALID && strlen(err) == 3);
 }
 
 static const struct edgekv_layout layout = { BUDGET + BLOCK, BUDGET + BLOCK, 0, 1 };
@@ -204,7 +204,7 @@ int main(int argc, char ** argv) {
 
     const struct llama_model_params model_params = llama_model_default_params();
     struct llama_model *            model        = NULL;
-    CHECK(edgekv_model_load(argv[1], &model_params, &model, err, sizeof(err)) == EDGEKV_STATUS_OK);
+    CHECK(edgekv_model_load(argv[1], &model_params, 0, &model, err, sizeof(err)) == EDGEKV_STATUS_OK);
 
     struct llama_context_params params;
     struct llama_context *      ctx = NULL;

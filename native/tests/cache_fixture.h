@@ -27,7 +27,7 @@ struct Model {
             params.n_gpu_layers = n_layers;
         }
         params.use_extra_bufts = repacked;
-        if (!CHECK(edgekv_model_load(path, &params, &model, err, sizeof(err)) == EDGEKV_STATUS_OK)) {
+        if (!CHECK(edgekv_model_load(path, &params, 0, &model, err, sizeof(err)) == EDGEKV_STATUS_OK)) {
             std::fprintf(stderr, "%s: %s\n", path, err);
             std::exit(1);
         }
@@ -72,11 +72,27 @@ struct FreeCache {
 };
 using Cache = std::unique_ptr<edgekv_cache, FreeCache>;
 
-inline Cache open_cache(const Context & context, int32_t staged = EDGEKV_STAGING_AUTO, const edgekv_cache_params & needs = {}) {
-    edgekv_cache_params params = needs;
-    params.staged              = staged;
-    edgekv_cache *            cache  = nullptr;
-    CHECK(edgekv_cache_open(context.ctx, &params, &cache, nullptr, 0) == EDGEKV_STATUS_OK);
+// Has caches score, move and turn rows in the way that EDGEKV_STAGING names, while it lives.
+class Staged {
+  public:
+    explicit Staged(const char * how) { name(how); }
+    ~Staged() { name(""); }
+    Staged(const Staged &)             = delete;
+    Staged & operator=(const Staged &) = delete;
+
+  private:
+    static void name(const char * how) {
+#ifdef _WIN32
+        _putenv_s("EDGEKV_STAGING", how);
+#else
+        setenv("EDGEKV_STAGING", how, 1);
+#endif
+    }
+};
+
+inline Cache open_cache(const Context & context, const edgekv_cache_params & needs = {}) {
+    edgekv_cache * cache = nullptr;
+    CHECK(edgekv_cache_open(context.ctx, &needs, &cache, nullptr, 0) == EDGEKV_STATUS_OK);
     return Cache(cache);
 }
 

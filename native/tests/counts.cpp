@@ -63,7 +63,7 @@ struct Counted {
         needs.ragged              = divided ? EDGEKV_RAGGED_HEADS : 0;
         needs.n_probe_rows        = probed ? 2 * n_rows : 0;
         CHECK(edgekv_cache_params_for(&policy, block, probed, &needs, nullptr, 0) == EDGEKV_STATUS_OK);
-        cache = open_cache(context, EDGEKV_STAGING_AUTO, needs);
+        cache = open_cache(context, needs);
         for (uint32_t h = 0; divided && h < cache->shape.n_head_total; ++h) { // every head another number than its neighbours
             budgets.push_back(h % 3 == 0 ? budget / 2 : h % 3 == 1 ? budget : budget + budget / 2);
         }
@@ -108,7 +108,7 @@ void test_question(const Model & model, const Limits & limits) {
     counted.read(2 * n_rows);
     const std::vector<llama_token> question(2 * n_rows, 17);
     const uint32_t                 ends[] = { n_rows, 2 * n_rows };
-    CHECK(edgekv_cache_probe_parts(counted.cache.get(), question.data(), question.size(), ends, 2, nullptr, 0) == EDGEKV_STATUS_OK);
+    CHECK(edgekv_cache_probe(counted.cache.get(), question.data(), question.size(), ends, 2, nullptr, 0) == EDGEKV_STATUS_OK);
     check_counts("question of two parts", limits, [&] { counted.evict(true); });
 }
 

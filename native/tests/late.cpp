@@ -11,7 +11,7 @@ Cache open_late(const Context & context) {
     edgekv_cache_params needs = {};
     needs.n_query_rows        = 8;
     needs.n_probe_rows        = 4;
-    return open_cache(context, EDGEKV_STAGING_AUTO, needs);
+    return open_cache(context, needs);
 }
 
 void feed_quietly(const Cache & cache, size_t n) {
@@ -35,7 +35,7 @@ void test_probe(const Model & model) {
 
     CHECK(edgekv_cache_clear(cache.get(), nullptr, 0) == EDGEKV_STATUS_OK);
     feed_quietly(cache, 16);
-    CHECK(edgekv_cache_probe(cache.get(), question, 4, nullptr, 0) == EDGEKV_STATUS_OK);
+    CHECK(edgekv_cache_probe(cache.get(), question, 4, nullptr, 0, nullptr, 0) == EDGEKV_STATUS_OK);
     CHECK(next_logits(cache) == expected);
 }
 

@@ -20,7 +20,7 @@ edgekv_status allow(const Cache & cache, uint32_t n) { return edgekv_cache_allow
 struct Pair {
     Pair(const Model & model, const char * kv_type, const edgekv_layout & layout, const edgekv_cache_params & needs = {}) :
         limited_context(model, kv_type, 1, layout), whole_context(model, kv_type, 1, layout),
-        limited(open_cache(limited_context, EDGEKV_STAGING_AUTO, needs)), whole(open_cache(whole_context, EDGEKV_STAGING_AUTO, needs)) {}
+        limited(open_cache(limited_context, needs)), whole(open_cache(whole_context, needs)) {}
 
     void feed_both(uint32_t n) const {
         for (uint32_t i = 0; i < n; i += n_ubatch) {

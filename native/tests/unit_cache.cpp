@@ -17,18 +17,18 @@ namespace {
 
 // Feed blocks and compact after each; returns what every head holds in the end, and the last logits.
 std::pair<std::vector<Head>, std::vector<float>> run_blocks(const Model & model, const char * kv_type, const edgekv_policy & policy,
-                                                            edgekv_staging staged) {
+                                                            const char * staging) {
+    const Staged       staged(staging);
     constexpr uint32_t budget = 40, n_block = 24, n_sink = 3, n_recent = 5;
 
     edgekv_cache_params needs = {};
     CHECK(edgekv_cache_params_for(&policy, n_ubatch, 0, &needs, nullptr, 0) == EDGEKV_STATUS_OK);
     const Context context(model, kv_type, 2);
-    const Cache   cache   = open_cache(context, staged, needs);
+    const Cache   cache   = open_cache(context, needs);
     const auto    n_layer = cache->shape.n_layer;
     edgekv_shape  shape   = {};
     CHECK(edgekv_context_shape(context.ctx, &shape, nullptr, 0) == EDGEKV_STATUS_OK);
     CHECK(shape.n_layer == n_layer && shape.staged == 0);
-    needs.staged = staged;
     llama_set_n_threads(context.ctx, 1, 1); // the cache keeps its two; llama.cpp's would spin on a busy machine
     CHECK(edgekv_cache_bytes(cache.get()) == edgekv_cache_estimate_bytes(&shape, &needs));
 
@@ -78,8 +78,8 @@ void test_compaction(const Model & model, const char * kv_type) {
     policies.back().critical = 1;
     policies.back().alpha    = 0.5;
     for (const edgekv_policy & policy : policies) {
-        const auto direct = run_blocks(model, kv_type, policy, EDGEKV_STAGING_AUTO);
-        for (const edgekv_staging staging : { EDGEKV_STAGING_COPIES, EDGEKV_STAGING_GRAPHS }) {
+        const auto direct = run_blocks(model, kv_type, policy, "auto");
+        for (const char * staging : { "copies", "graphs" }) {
             const auto staged = run_blocks(model, kv_type, policy, staging);
             CHECK(direct.first == staged.first);
             CHECK(direct.second == staged.second);
@@ -182,7 +182,7 @@ void test_means(const Model & model, const char * kv_type) {
         CHECK(edgekv_context_parts(context.ctx, &needs, &parts, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
         return;
     }
-    const Cache cache = open_cache(context, EDGEKV_STAGING_AUTO, needs);
+    const Cache cache = open_cache(context, needs);
     uint32_t    counts[n_ubatch];
     CHECK(edgekv_cache_counts(cache.get(), cache->shape.n_layer, 0, counts, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
     CHECK(edgekv_cache_counts(cache.get(), 0, 0, nullptr, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
@@ -242,8 +242,7 @@ void test_misuse(const Model & model, const char * kv_type) {
     critical.critical      = 1;
     CHECK(compact(cache, critical, 10) == EDGEKV_STATUS_INVALID_STATE);
     const llama_token asked = 5;
-    CHECK(edgekv_cache_probe(c, &asked, 1, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
-    CHECK(edgekv_cache_probe_parts(c, &asked, 1, nullptr, 1, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_cache_probe(c, &asked, 1, nullptr, 0, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
     uint32_t n_rows = 1;
     float    query[4096], scale;
     int32_t  row;
@@ -365,13 +364,14 @@ void test_what_cells_carry(const Model & model, const char * kv_type) {
     critical.critical            = EDGEKV_CRITICAL_ABSOLUTE;
     critical.alpha               = 0.5;
     critical.epsilon             = 1e-4;
-    for (const edgekv_staging staged : { EDGEKV_STAGING_AUTO, EDGEKV_STAGING_COPIES, EDGEKV_STAGING_GRAPHS }) {
+    for (const char * staging : { "auto", "copies", "graphs" }) {
+        const Staged staged(staging);
         edgekv_cache_params needs = {};
         for (const edgekv_policy & policy : { h2o, critical }) {
             CHECK(edgekv_cache_params_for(&policy, n_ubatch, 0, &needs, nullptr, 0) == EDGEKV_STATUS_OK);
         }
         const Context context(model, kv_type);
-        const Cache   cache = open_cache(context, staged, needs);
+        const Cache   cache = open_cache(context, needs);
         CHECK(feed(cache, n_ubatch) == EDGEKV_STATUS_OK && compact(cache, h2o, 28) == EDGEKV_STATUS_OK);
         CHECK(compact(cache, critical, 24) == EDGEKV_STATUS_OK && feed(cache, 8) == EDGEKV_STATUS_OK);
         const Carried before = carried_by(*cache);
@@ -385,9 +385,10 @@ void test_what_cells_carry(const Model & model, const char * kv_type) {
 
 // A key that is NaN, in the last layer: no head of any layer changes.
 void test_keys_that_are_not_finite(const Model & model, const char * kv_type) {
-    for (const bool staged : { false, true }) {
+    for (const char * staging : { "auto", "copies" }) {
+        const Staged  staged(staging);
         const Context context(model, kv_type);
-        const Cache   cache = open_cache(context, staged);
+        const Cache   cache = open_cache(context);
         CHECK(feed(cache, n_ubatch) == EDGEKV_STATUS_OK);
 
         // two bytes that are a NaN of f16 and a NaN scale of q8_0 and q4_0

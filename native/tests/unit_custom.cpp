@@ -87,7 +87,8 @@ std::vector<int32_t> best(const std::vector<int32_t> & positions, size_t n, uint
     return sorted;
 }
 
-void test_ragged_heads(const Model & model, const char * kv_type, bool staged) {
+void test_ragged_heads(const Model & model, const char * kv_type, const char * staging) {
+    const Staged        staged(staging);
     Scorer              seen   = {};
     const edgekv_scorer scorer = { Scorer::score, &seen,
                                    EDGEKV_READS_KEYS | EDGEKV_READS_VALUES | EDGEKV_READS_QUERIES | EDGEKV_READS_POSITIONS, n_rows };
@@ -99,7 +100,7 @@ void test_ragged_heads(const Model & model, const char * kv_type, bool staged) {
     CHECK(edgekv_cache_params_for(&policy, n_ubatch, 0, &needs, nullptr, 0) == EDGEKV_STATUS_OK);
     needs.ragged = EDGEKV_RAGGED_HEADS;
     const Context  context(model, kv_type, 2, ragged_layout);
-    const Cache    cache   = open_cache(context, staged, needs);
+    const Cache    cache   = open_cache(context, needs);
     const uint32_t n_heads = cache->shape.n_head_total / cache->shape.n_layer;
     seen.cache             = &cache;
 
@@ -162,6 +163,6 @@ void test_ragged_heads(const Model & model, const char * kv_type, bool staged) {
 
 void test_custom(const char * model_path, const char * kv_type) {
     const Model model(model_path);
-    test_ragged_heads(model, kv_type, false);
-    test_ragged_heads(model, kv_type, true);
+    test_ragged_heads(model, kv_type, "auto");
+    test_ragged_heads(model, kv_type, "copies");
 }

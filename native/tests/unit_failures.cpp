@@ -143,7 +143,7 @@ void test_operations(const Model & model, const char * kv_type) {
     const llama_token tokens[n_block] = { 5, 7, 11, 13, 17, 19 };
     for (const Variant & variant : variants()) {
         const Context context(model, kv_type, 2, roomy);
-        const Cache   cache  = open_cache(context, false, needs_of(variant.policy));
+        const Cache   cache  = open_cache(context, needs_of(variant.policy));
         llama_set_n_threads(context.ctx, 1, 1); // the cache keeps its two; llama.cpp's would spin on a busy machine
         const Bytes   before = prepare(cache, variant.policy);
         const bool    norms  = !variant.policy.critical;
@@ -160,7 +160,7 @@ void test_operations(const Model & model, const char * kv_type) {
             return status == EDGEKV_STATUS_OK ? edgekv_cache_accept(c, nullptr, 0) : status; // two of the three are dropped
         };
         fail_each("draft", cache, before, drafted, norms, compaction(variant.policy));
-        const Operation probe = [&](edgekv_cache * c) { return edgekv_cache_probe(c, tokens, n_probe, nullptr, 0); };
+        const Operation probe = [&](edgekv_cache * c) { return edgekv_cache_probe(c, tokens, n_probe, nullptr, 0, nullptr, 0); };
         fail_each("probe", cache, before, probe, norms, compaction(variant.policy, false, true));
 
         Bytes           room(before.size());
@@ -190,7 +190,7 @@ void test_operations(const Model & model, const char * kv_type) {
 void test_archive(const Model & model, const char * kv_type) {
     const edgekv_policy policy = policy_of(EDGEKV_BASE_KEYDIFF);
     const Context       context(model, kv_type, 2, roomy);
-    const Cache         cache = open_cache(context, false, needs_of(policy));
+    const Cache         cache = open_cache(context, needs_of(policy));
     llama_set_n_threads(context.ctx, 1, 1);
 
     std::FILE *      file    = std::tmpfile();
@@ -205,7 +205,7 @@ void test_archive(const Model & model, const char * kv_type) {
         const llama_token          tokens[n_probe] = { 5, 7, 11, 13 };
         const edgekv_recall_params params          = { 6, 0, 4, 2 };
         edgekv_recall              result          = {};
-        const edgekv_status        status          = edgekv_cache_probe(c, tokens, n_probe, nullptr, 0);
+        const edgekv_status        status          = edgekv_cache_probe(c, tokens, n_probe, nullptr, 0, nullptr, 0);
         return status == EDGEKV_STATUS_OK ? edgekv_cache_recall(c, archive, &params, &result, nullptr, 0) : status;
     };
     const Bytes before = save(cache);
@@ -216,7 +216,7 @@ void test_archive(const Model & model, const char * kv_type) {
         edgekv_recall              result          = {};
         edgekv_recall_work *       work            = nullptr;
         uint32_t                   n_left          = 0;
-        edgekv_status              status          = edgekv_cache_probe(c, tokens, n_probe, nullptr, 0);
+        edgekv_status              status          = edgekv_cache_probe(c, tokens, n_probe, nullptr, 0, nullptr, 0);
         status = status == EDGEKV_STATUS_OK ? edgekv_recall_begin(c, archive, &params, &work, &n_left, nullptr, 0) : status;
         while (status == EDGEKV_STATUS_OK && n_left > 0) {
             status = edgekv_recall_scan(work, 3, &n_left, nullptr, 0);
@@ -256,12 +256,12 @@ void test_probe_in_batches(const Model & model, const char * kv_type) {
     edgekv_cache_params   needs  = {};
     needs.n_probe_rows           = n_long;
     const Context context(model, kv_type, 1, layout);
-    const Cache   cache = open_cache(context, false, needs);
+    const Cache   cache = open_cache(context, needs);
     CHECK(feed(cache, n_block) == EDGEKV_STATUS_OK);
 
     const auto probe = [&](llama_token token) {
         const std::vector<llama_token> tokens(n_long, token);
-        return edgekv_cache_probe(cache.get(), tokens.data(), n_long, nullptr, 0);
+        return edgekv_cache_probe(cache.get(), tokens.data(), n_long, nullptr, 0, nullptr, 0);
     };
     const auto queries = [&] { // none where no probe is whole
         std::vector<float>   rows(size_t(n_long) * cache->shape.n_head_max * cache->shape.head_dim_k);
@@ -279,7 +279,7 @@ void test_probe_in_batches(const Model & model, const char * kv_type) {
         CHECK(probe(5) == EDGEKV_STATUS_OK && queries() == before);
         const std::vector<llama_token> tokens(n_long, 9);
         failing::begin(i);
-        const edgekv_status status = edgekv_cache_probe(cache.get(), tokens.data(), n_long, nullptr, 0);
+        const edgekv_status status = edgekv_cache_probe(cache.get(), tokens.data(), n_long, nullptr, 0, nullptr, 0);
         const long          n_were = failing::end();
         const auto          after  = queries();
         if (status != EDGEKV_STATUS_OK) {
@@ -298,10 +298,10 @@ void test_probe_in_batches(const Model & model, const char * kv_type) {
 long test_first_feed(const Model & model, const char * kv_type, int32_t n_threads, long first) {
     const edgekv_policy policy = policy_of(EDGEKV_BASE_SNAPKV);
     const Context       undisturbed(model, kv_type, n_threads, roomy);
-    const auto          expected = logits_after(open_cache(undisturbed, false, needs_of(policy)), 6);
+    const auto          expected = logits_after(open_cache(undisturbed, needs_of(policy)), 6);
     for (long i = first;; ++i) {
         const Context            context(model, kv_type, n_threads, roomy);
-        const Cache              cache = open_cache(context, false, needs_of(policy));
+        const Cache              cache = open_cache(context, needs_of(policy));
         std::vector<llama_token> tokens(6);
         for (size_t t = 0; t < tokens.size(); ++t) {
             tokens[t] = static_cast<llama_token>(7 * t + 3); // as of `feed`
@@ -326,7 +326,7 @@ void test_open(const Model & model, const char * kv_type) {
     const Context       context(model, kv_type, 1, roomy);
     const edgekv_policy policy   = policy_of(EDGEKV_BASE_SNAPKV);
     auto                needs    = needs_of(policy);
-    const auto          expected = logits_after(open_cache(context, false, needs), 6);
+    const auto          expected = logits_after(open_cache(context, needs), 6);
     bool                done     = false;
     for (long i = 0; !done && n_failed == 0; ++i) {
         edgekv_cache * opened = nullptr;
@@ -339,7 +339,7 @@ void test_open(const Model & model, const char * kv_type) {
             if (!CHECK(status == EDGEKV_STATUS_OUT_OF_MEMORY && opened == nullptr)) {
                 std::fprintf(stderr, "open, allocation %ld: %s\n", i, err);
             }
-            cache = open_cache(context, false, needs);
+            cache = open_cache(context, needs);
         }
         CHECK(logits_after(cache, 6) == expected);
     }

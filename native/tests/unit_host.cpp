@@ -40,7 +40,7 @@ void test_log_callback() {
     char                     err[512];
     for (int i = 0; i < 2; ++i) {
         n_logged = 0;
-        CHECK(edgekv_model_load("/proc/self/cmdline", &params, &model, err, sizeof(err)) == EDGEKV_STATUS_MODEL_INVALID);
+        CHECK(edgekv_model_load("/proc/self/cmdline", &params, 0, &model, err, sizeof(err)) == EDGEKV_STATUS_MODEL_INVALID);
         CHECK(n_logged > 0); // and so does the host
         llama_log_get(&after, &data_after);
         CHECK(after == count_errors && data_after == &host_data);
@@ -103,7 +103,7 @@ void test_default_parameters(const char * path, uint32_t n_streamed) {
     llama_context *            ctx        = nullptr;
     edgekv_cache *             cache      = nullptr;
     edgekv_streaming           streaming  = {};
-    CHECK(edgekv_model_load_streamed(path, &of_model, n_streamed, &model, nullptr, 0) == EDGEKV_STATUS_OK &&
+    CHECK(edgekv_model_load(path, &of_model, n_streamed, &model, nullptr, 0) == EDGEKV_STATUS_OK &&
           edgekv_model_streaming(model, &streaming, nullptr, 0) == EDGEKV_STATUS_OK && streaming.n_streamed == n_streamed &&
           edgekv_context_new(model, &of_context, &layout, &ctx, nullptr, 0) == EDGEKV_STATUS_OK &&
           edgekv_cache_open(ctx, &of_cache, &cache, nullptr, 0) == EDGEKV_STATUS_OK &&
@@ -138,7 +138,7 @@ void test_drafts_of_any_length(const Model & model, const char * kv_type) {
     const Context       context(model, kv_type);
     edgekv_cache_params needs = {};
     needs.n_draft             = 2;
-    const Cache       cache   = open_cache(context, EDGEKV_STAGING_AUTO, needs);
+    const Cache       cache   = open_cache(context, needs);
     const llama_token draft[] = { 5, 7, 11 };
     for (const size_t n : { size_t(3), SIZE_MAX, SIZE_MAX - 1 }) {
         CHECK(edgekv_cache_feed_draft(cache.get(), 3, draft, n, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
@@ -152,7 +152,7 @@ void test_rows_for_every_token(const Model & model, const char * kv_type) {
     const edgekv_policy policy = policy_of(EDGEKV_BASE_H2O);
     edgekv_cache_params needs  = {};
     CHECK(edgekv_cache_params_for(&policy, n_ubatch, 0, &needs, nullptr, 0) == EDGEKV_STATUS_OK);
-    const Cache cache = open_cache(context, EDGEKV_STAGING_AUTO, needs);
+    const Cache cache = open_cache(context, needs);
     CHECK(feed(cache, n_ubatch) == EDGEKV_STATUS_OK && compact(cache, policy, 8) == EDGEKV_STATUS_OK);
     CHECK(feed(cache, n_ubatch) == EDGEKV_STATUS_OK && feed(cache, 1) == EDGEKV_STATUS_OK);
     const Bytes                    before     = save(cache);

@@ -168,7 +168,7 @@ void test_budgets_of_every_pool(const Model & model, const char * kv_type) {
         CHECK(edgekv_cache_open(context.ctx, &needs, &refused, err, sizeof(err)) == EDGEKV_STATUS_UNSUPPORTED && refused == nullptr);
     }
     needs.ragged              = EDGEKV_RAGGED_HEADS;
-    const Cache    cache      = open_cache(context, false, needs);
+    const Cache    cache      = open_cache(context, needs);
     const uint32_t n_heads    = cache->shape.n_head_total / cache->shape.n_layer;
     CHECK(feed(cache, n_ubatch) == EDGEKV_STATUS_OK && feed(cache, n_ubatch) == EDGEKV_STATUS_OK);
 
@@ -220,7 +220,7 @@ void test_budgets_that_keep_nothing(const Model & model, const char * kv_type) {
     const Context       context(model, kv_type, 1, layout);
     edgekv_cache_params needs = {};
     needs.ragged              = EDGEKV_RAGGED_HEADS;
-    const Cache           cache = open_cache(context, false, needs);
+    const Cache           cache = open_cache(context, needs);
     std::vector<uint32_t> budgets(cache->shape.n_head_total, 0);
     const auto            refused = [&] {
         return compact(cache, policy_of(EDGEKV_BASE_SINK), mean, {}, nullptr, budgets.data()) == EDGEKV_STATUS_INVALID_ARGUMENT;
@@ -244,7 +244,7 @@ void test_protected_cells_of_every_head(const Model & model, const char * kv_typ
     const Context       context(model, kv_type, 1, layout);
     edgekv_cache_params needs = {};
     needs.ragged              = EDGEKV_RAGGED_HEADS | EDGEKV_RAGGED_LAYERS;
-    const Cache           cache   = open_cache(context, false, needs);
+    const Cache           cache   = open_cache(context, needs);
     const uint32_t        n_heads = cache->shape.n_head_total / cache->shape.n_layer;
     std::vector<uint32_t> budgets(cache->shape.n_head_total, 50);
     for (size_t h = 0; h < budgets.size(); h += n_heads) {
@@ -284,10 +284,13 @@ void test_queries_are_counted_where_they_lie(const Model & model, const char * k
     needs.n_query_rows        = 16;
     needs.n_probe_rows        = 8;
     const Context host(model, kv_type, 1, layout);
-    const Cache   plain = open_cache(host, EDGEKV_STAGING_COPIES, needs); // with a copy, as a cache on a device
-    needs.staged        = EDGEKV_STAGING_COPIES;
-    CHECK(edgekv_cache_bytes(plain.get()) == edgekv_cache_estimate_bytes(&plain->shape, &needs));
-    CHECK(edgekv_cache_device_bytes(plain.get()) == 0 && edgekv_cache_estimate_device_bytes(&plain->shape, &needs) == 0);
+    Cache         plain;
+    {
+        const Staged staged("copies"); // as a cache on a device
+        plain = open_cache(host, needs);
+        CHECK(edgekv_cache_bytes(plain.get()) == edgekv_cache_estimate_bytes(&plain->shape, &needs));
+        CHECK(edgekv_cache_device_bytes(plain.get()) == 0 && edgekv_cache_estimate_device_bytes(&plain->shape, &needs) == 0);
+    }
 
     const Context context(model, kv_type, 1, layout);
     const Pools   pools(context, device_memory());
@@ -295,8 +298,7 @@ void test_queries_are_counted_where_they_lie(const Model & model, const char * k
     CHECK(edgekv_context_shape(context.ctx, &shape, nullptr, 0) == EDGEKV_STATUS_OK);
     CHECK(shape.staged == 1 && shape.device_query_row_bytes > 0);
     CHECK(shape.device_query_row_bytes * (shape.n_layer - 1) == shape.query_row_bytes); // the first layer alone is there
-    needs.staged      = EDGEKV_STAGING_AUTO;
-    const Cache cache = open_cache(context, EDGEKV_STAGING_AUTO, needs);
+    const Cache cache = open_cache(context, needs);
     CHECK(edgekv_cache_bytes(cache.get()) == edgekv_cache_estimate_bytes(&shape, &needs));
     CHECK(edgekv_cache_device_bytes(cache.get()) == edgekv_cache_estimate_device_bytes(&shape, &needs));
     CHECK(edgekv_cache_device_bytes(cache.get()) == shape.device_query_row_bytes * (16 + 8) + shape.device_graph_bytes);

@@ -42,15 +42,15 @@ std::vector<uint32_t> numbers_held(const std::vector<Head> & heads) {
 }
 
 // Blocks, single tokens and probes in turn, and new budgets at every compaction.
-void test_budgets_that_change(const Model & model, const char * kv_type, int32_t staged) {
+void test_budgets_that_change(const Model & model, const char * kv_type, const char * staging) {
+    const Staged staged(staging);
     const Context       context(model, kv_type, 1, ragged_layout);
     edgekv_cache_params needs = {};
     needs.ragged              = 1;
     needs.accumulates         = 1;
     needs.n_probe_rows        = 16;
-    const Cache    cache = open_cache(context, staged, needs);
+    const Cache    cache = open_cache(context, needs);
     edgekv_cache * c     = cache.get();
-    needs.staged         = staged;
     std::mt19937   random(7);
 
     const int32_t           pinned[] = { 10, 12 };
@@ -64,7 +64,7 @@ void test_budgets_that_change(const Model & model, const char * kv_type, int32_t
             CHECK(feed(cache, 1 + random() % n_ubatch) == EDGEKV_STATUS_OK);
         }
         const std::vector<llama_token> probe(1 + random() % 16, 5);
-        CHECK(edgekv_cache_probe(c, probe.data(), probe.size(), nullptr, 0) == EDGEKV_STATUS_OK);
+        CHECK(edgekv_cache_probe(c, probe.data(), probe.size(), nullptr, 0, nullptr, 0) == EDGEKV_STATUS_OK);
 
         const auto        before  = read_all(cache);
         const auto        budgets = draw_budgets(cache, random);
@@ -104,7 +104,7 @@ void test_policies_that_share(const Model & model, const char * kv_type) {
             const bool ragged = spread != EDGEKV_SPREAD_HEAD || beta > 0.0;
             CHECK((needs.ragged != 0) == ragged);
             const Context context(model, kv_type, 2, ragged_layout);
-            const Cache   cache = open_cache(context, false, needs);
+            const Cache   cache = open_cache(context, needs);
             for (int round = 0; round < 12; ++round) {
                 CHECK(feed(cache, n_ubatch) == EDGEKV_STATUS_OK);
                 CHECK(compact(cache, policy, mean, { 2, 3, nullptr, 0 }) == EDGEKV_STATUS_OK);
@@ -126,7 +126,7 @@ void test_budgets_that_cannot_be(const Model & model, const char * kv_type) {
 
     edgekv_cache_params needs = {};
     needs.ragged              = 1;
-    const Cache cache         = open_cache(context, false, needs);
+    const Cache cache         = open_cache(context, needs);
     CHECK(feed(cache, n_ubatch) == EDGEKV_STATUS_OK && feed(cache, n_ubatch) == EDGEKV_STATUS_OK);
     const auto before = read_all(cache);
     const auto refused = [&](uint32_t first, uint32_t others) {
@@ -150,8 +150,8 @@ void test_budgets_that_cannot_be(const Model & model, const char * kv_type) {
 
 void test_ragged(const char * model_path, const char * kv_type) {
     const Model model(model_path);
-    for (const int32_t staged : { EDGEKV_STAGING_AUTO, EDGEKV_STAGING_COPIES, EDGEKV_STAGING_GRAPHS }) {
-        test_budgets_that_change(model, kv_type, staged);
+    for (const char * staging : { "auto", "copies", "graphs" }) {
+        test_budgets_that_change(model, kv_type, staging);
     }
     test_policies_that_share(model, kv_type);
     test_budgets_that_cannot_be(model, kv_type);

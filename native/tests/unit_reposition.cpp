@@ -14,20 +14,20 @@ std::vector<int32_t> rope_positions(const Cache & cache, uint32_t layer, uint32_
 }
 
 // Blocks of a text that is far longer than what any position says; returns what every head holds.
-std::vector<Head> read_long_text(const Model & model, const char * kv_type, edgekv_staging staged) {
+std::vector<Head> read_long_text(const Model & model, const char * kv_type, const char * staging) {
+    const Staged         staged(staging);
     const Context       context(model, kv_type);
     edgekv_cache_params needs = {};
     needs.repositions         = 1;
     needs.n_query_rows        = 8;
     needs.n_probe_rows        = 8;
-    const Cache          cache = open_cache(context, staged, needs);
+    const Cache          cache = open_cache(context, needs);
     edgekv_cache * const c     = cache.get();
-    needs.staged               = staged;
 
     const std::vector<llama_token> probe(8, 5);
     for (int round = 0; round < 30; ++round) {
         CHECK(feed(cache, round % 4 == 3 ? 1 : n_ubatch) == EDGEKV_STATUS_OK);
-        CHECK(edgekv_cache_probe(c, probe.data(), probe.size(), nullptr, 0) == EDGEKV_STATUS_OK);
+        CHECK(edgekv_cache_probe(c, probe.data(), probe.size(), nullptr, 0, nullptr, 0) == EDGEKV_STATUS_OK);
         const uint32_t held      = edgekv_cache_n_cells(c);
         const int32_t  rope_past = edgekv_cache_rope_past(c);
         const auto     before    = read_all(cache);
@@ -79,7 +79,7 @@ void test_queries_that_turn_on_threads(const Model & model, const char * kv_type
         CHECK(compact(cache, policy, n_kept, {}, nullptr, nullptr, turns) == EDGEKV_STATUS_OK);
     };
     const Context alone_in(model, kv_type), together_in(model, kv_type, 3);
-    const Cache alone = open_cache(alone_in, EDGEKV_STAGING_AUTO, needs), together = open_cache(together_in, EDGEKV_STAGING_AUTO, needs);
+    const Cache alone = open_cache(alone_in, needs), together = open_cache(together_in, needs);
     for (uint32_t n = 0; n < n_rows; n += n_block) {
         CHECK(feed(alone, n_block) == EDGEKV_STATUS_OK);
         evict(alone, budget, true);
@@ -113,8 +113,8 @@ void test_misuse(const Model & model, const char * kv_type) {
 
 void test_reposition(const char * model_path, const char * kv_type) {
     const Model model(model_path);
-    CHECK(read_long_text(model, kv_type, EDGEKV_STAGING_AUTO) == read_long_text(model, kv_type, EDGEKV_STAGING_COPIES));
-    read_long_text(model, kv_type, EDGEKV_STAGING_GRAPHS); // which rounds some keys otherwise
+    CHECK(read_long_text(model, kv_type, "auto") == read_long_text(model, kv_type, "copies"));
+    read_long_text(model, kv_type, "graphs"); // which rounds some keys otherwise
     test_queries_that_turn_on_threads(model, kv_type);
     test_misuse(model, kv_type);
 }

@@ -40,7 +40,7 @@ void read_block(const Cache & cache, const edgekv_policy & policy, uint32_t salt
     const auto block = text_of(salt, edgekv_cache_n_past(cache.get()), n_ubatch - salt);
     CHECK(edgekv_cache_feed(cache.get(), block.data(), block.size(), 1, nullptr, 0) == EDGEKV_STATUS_OK);
     const llama_token probe[2] = { static_cast<llama_token>(salt), 5 };
-    CHECK(edgekv_cache_probe(cache.get(), probe, 2, nullptr, 0) == EDGEKV_STATUS_OK);
+    CHECK(edgekv_cache_probe(cache.get(), probe, 2, nullptr, 0, nullptr, 0) == EDGEKV_STATUS_OK);
     CHECK(compact(cache, policy, budget, { 2, 3, nullptr, 0 }, nullptr, nullptr, i % 2 == 0) == EDGEKV_STATUS_OK);
 }
 
@@ -60,7 +60,7 @@ struct Shared {
     Shared(const Model & model, const char * kv_type, const edgekv_policy & policy, int32_t n_threads = 1) :
         context(model, kv_type, n_threads, slots) {
         for (uint32_t i = 0; i < n_slots; ++i) {
-            caches.push_back(open_cache(context, EDGEKV_STAGING_AUTO, needs_of(policy, i)));
+            caches.push_back(open_cache(context, needs_of(policy, i)));
         }
     }
 
@@ -80,7 +80,7 @@ struct Shared {
 
 struct Alone {
     Alone(const Model & model, const char * kv_type, const edgekv_policy & policy) :
-        context(model, kv_type, 1, one_slot), cache(open_cache(context, EDGEKV_STAGING_AUTO, needs_of(policy))) {}
+        context(model, kv_type, 1, one_slot), cache(open_cache(context, needs_of(policy))) {}
 
     Context context;
     Cache   cache;
@@ -165,7 +165,7 @@ void test_drafts_of_several(const Model & model, const char * kv_type, const edg
     for (uint32_t i = 0; i < 2; ++i) {
         edgekv_cache_params needs = needs_of(policy, i);
         needs.n_draft             = 2;
-        caches.push_back(open_cache(context, EDGEKV_STAGING_AUTO, needs));
+        caches.push_back(open_cache(context, needs));
         CHECK(feed(caches[i], 8) == EDGEKV_STATUS_OK);
     }
     edgekv_cache *    a = caches[0].get(), *b = caches[1].get();
@@ -187,7 +187,7 @@ void test_drafts_of_several(const Model & model, const char * kv_type, const edg
     CHECK(accepted_after([&] { edgekv_cache_feed(b, &token, 1, 1, nullptr, 0); }) == EDGEKV_STATUS_INVALID_STATE);
     CHECK(accepted_after([&] { edgekv_cache_feed(b, &token, 1, 0, nullptr, 0); }) == EDGEKV_STATUS_INVALID_STATE);
     CHECK(accepted_after([&] { edgekv_cache_feed_draft(b, token, draft, 2, nullptr, 0); }) == EDGEKV_STATUS_INVALID_STATE);
-    CHECK(accepted_after([&] { edgekv_cache_probe(b, draft, 2, nullptr, 0); }) == EDGEKV_STATUS_INVALID_STATE);
+    CHECK(accepted_after([&] { edgekv_cache_probe(b, draft, 2, nullptr, 0, nullptr, 0); }) == EDGEKV_STATUS_INVALID_STATE);
     CHECK(accepted_after([&] { edgekv_cache_feed_together(&part, 1, nullptr, 0); }) == EDGEKV_STATUS_INVALID_STATE);
 }
 

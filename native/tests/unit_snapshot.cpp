@@ -26,13 +26,13 @@ std::vector<edgekv_policy> policies() {
 }
 
 struct Opened {
-    Opened(const Model & model, const char * kv_type, const edgekv_policy & policy, bool staged = false) :
+    Opened(const Model & model, const char * kv_type, const edgekv_policy & policy) :
         context(model, kv_type, 1, roomy) {
         edgekv_cache_params needs = {};
         needs.repositions         = 1;
         needs.n_probe_rows        = 8;
         CHECK(edgekv_cache_params_for(&policy, n_ubatch + 3, 0, &needs, nullptr, 0) == EDGEKV_STATUS_OK); // a block after `outcome`
-        cache = open_cache(context, staged, needs);
+        cache = open_cache(context, needs);
     }
 
     // Blocks, a probe and a token, with evictions that reposition every other time; a `salt` makes it another text.
@@ -41,7 +41,7 @@ struct Opened {
             const std::vector<llama_token> block(i % 4 == 3 ? 1 : n_ubatch, salt + static_cast<llama_token>(i % 5));
             CHECK(edgekv_cache_feed(cache.get(), block.data(), block.size(), 1, nullptr, 0) == EDGEKV_STATUS_OK);
             const llama_token probe[2] = { salt, 5 };
-            CHECK(edgekv_cache_probe(cache.get(), probe, 2, nullptr, 0) == EDGEKV_STATUS_OK);
+            CHECK(edgekv_cache_probe(cache.get(), probe, 2, nullptr, 0, nullptr, 0) == EDGEKV_STATUS_OK);
             CHECK(compact(cache, policy, budget, { 2, 3, nullptr, 0 }, nullptr, nullptr, i % 2 == 0) == EDGEKV_STATUS_OK);
         }
     }
@@ -107,7 +107,7 @@ void test_other_room(const Model & model, const char * kv_type) {
     CHECK(edgekv_cache_params_for(&policy, n_ubatch, 0, &needs, nullptr, 0) == EDGEKV_STATUS_OK);
     for (const uint32_t n_cells : { budget - 1, budget, 4 * budget }) {
         const Context context(model, kv_type, 1, { n_cells, n_cells, 0 });
-        const Cache   cache = open_cache(context, false, needs);
+        const Cache   cache = open_cache(context, needs);
         const bool    fits  = n_cells >= budget;
         CHECK(restore(cache, taken) == (fits ? EDGEKV_STATUS_OK : EDGEKV_STATUS_INVALID_ARGUMENT));
         CHECK(!fits || save(cache) == taken);
@@ -118,7 +118,9 @@ void test_other_room(const Model & model, const char * kv_type) {
 void test_going_on(const Model & model, const char * kv_type) {
     for (const edgekv_policy & policy : policies()) {
         for (const uint32_t n_blocks : { 1u, 9u }) {
-            Opened one(model, kv_type, policy), other(model, kv_type, policy, true);
+            Opened       one(model, kv_type, policy);
+            const Staged staged("copies");
+            Opened       other(model, kv_type, policy);
             one.read(policy, n_blocks, 10);
             const bool some_since = n_blocks != 1; // the last eviction
             CHECK(!some_since || feed(one.cache, 2) == EDGEKV_STATUS_OK);
@@ -258,7 +260,7 @@ void test_estimate(const Model & model, const char * kv_type) {
     edgekv_cache_params needs = {};
     needs.accumulates         = 1;
     needs.n_query_rows        = 3;
-    const Cache cache         = open_cache(context, EDGEKV_STAGING_AUTO, needs);
+    const Cache cache         = open_cache(context, needs);
     CHECK(edgekv_context_shape(context.ctx, &shape, nullptr, 0) == EDGEKV_STATUS_OK);
     for (uint32_t n = n_cells; n > 0; n -= std::min(n, n_ubatch)) {
         CHECK(feed(cache, std::min(n, n_ubatch)) == EDGEKV_STATUS_OK);

@@ -42,7 +42,7 @@ struct Streamed {
         params.use_extra_bufts    = repack;
         params.load_mode          = maps ? LLAMA_LOAD_MODE_MMAP : LLAMA_LOAD_MODE_NONE;
         char err[512]             = "";
-        if (!CHECK(edgekv_model_load_streamed(path, &params, n_streamed, &model, err, sizeof(err)) == EDGEKV_STATUS_OK)) {
+        if (!CHECK(edgekv_model_load(path, &params, n_streamed, &model, err, sizeof(err)) == EDGEKV_STATUS_OK)) {
             std::fprintf(stderr, "%s: %s\n", path, err);
             std::exit(1);
         }
@@ -137,7 +137,7 @@ void test_parts(const char * path) {
         params.no_alloc           = true;
         params.load_mode          = LLAMA_LOAD_MODE_NONE; // a mapping counts the file's padding
         llama_model * all         = nullptr;
-        CHECK(edgekv_model_load(path, &params, &all, nullptr, 0) == EDGEKV_STATUS_OK);
+        CHECK(edgekv_model_load(path, &params, 0, &all, nullptr, 0) == EDGEKV_STATUS_OK);
         llama_context * ctx      = new_context(all, 1);
         const uint32_t  n_layers = all->hparams.n_layer_all;
         edgekv_memory   before;
@@ -212,7 +212,7 @@ void test_two_at_once(const char * path) {
 void test_refusals(const char * path) {
     llama_model_params params  = llama_model_default_params();
     llama_model *      model   = nullptr;
-    const auto         load    = [&](uint32_t n) { return edgekv_model_load_streamed(path, &params, n, &model, nullptr, 0); };
+    const auto         load    = [&](uint32_t n) { return edgekv_model_load(path, &params, n, &model, nullptr, 0); };
     params.n_gpu_layers        = 0;
     CHECK(load(1000) == EDGEKV_STATUS_INVALID_ARGUMENT);
     params.n_gpu_layers = 1;

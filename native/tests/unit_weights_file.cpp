@@ -77,7 +77,7 @@ void test_replacement(const char * path) {
         params.use_extra_bufts    = true;
         llama_model *       model = nullptr;
         char                err[512] = "";
-        const edgekv_status status   = edgekv_model_load(replaced.c_str(), &params, &model, err, sizeof(err));
+        const edgekv_status status   = edgekv_model_load(replaced.c_str(), &params, 0, &model, err, sizeof(err));
         failing::before_load         = nullptr;
         CHECK(status == (replaces ? EDGEKV_STATUS_MODEL_INVALID : EDGEKV_STATUS_OK));
         CHECK(!replaces || (model == nullptr && std::string(err).find("was replaced") != std::string::npos));

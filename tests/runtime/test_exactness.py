@@ -25,9 +25,6 @@ import pytest
 from recorded import recorded_runtime
 from reference_transformer import ReferenceModel
 
-from edgekv.binding import structs
-from edgekv.binding.cache import Cache
-
 N_LAYER = 3
 N_PROMPT = 300
 N_STEPS = 70
@@ -121,16 +118,14 @@ def test_a_cache_that_evicts_nothing_equals_the_full_one(tiny_model):
     assert error(found, expected[-1]) < PREFILL
 
 
-def test_compacting_through_a_host_copy_changes_nothing(tiny_model):
+def test_compacting_through_a_host_copy_changes_nothing(tiny_model, monkeypatch):
     """Rows on a device are scored and moved in a host copy; here the same path runs on host memory."""
     path = tiny_model(n_layer=2, n_ctx_train=1024)
     tokens = np.random.default_rng(3).integers(3, 250, 256).tolist()
     results = []
-    for staged in (False, True):
+    for staging in ("auto", "copies"):
+        monkeypatch.setenv("EDGEKV_STAGING", staging)
         with recorded_runtime(path, n_layer=2, n_head_kv=2, budget=96, block=64, policy="keydiff") as run:
-            if staged:
-                run.runtime.block_loop.cache.close()
-                run.runtime.block_loop.cache = Cache(run.runtime.context, structs.CacheParams(staged=True))
             results.append((run.read(tokens), run.kept()))
     np.testing.assert_array_equal(results[0][0], results[1][0])
     for a, b in zip(results[0][1], results[1][1], strict=True):

@@ -18,7 +18,7 @@ from test_context_rope import context_of, rope_of
 import edgekv
 from edgekv.binding.cache import Cache
 from edgekv.binding.model import Model
-from edgekv.binding.structs import STAGING, CacheParams
+from edgekv.binding.structs import CacheParams
 from edgekv.testing.models.families import latent, make_family
 from edgekv.testing.models.vocabulary import make_vocabulary
 from edgekv.testing.models.writer import write_tensors
@@ -100,12 +100,13 @@ def test_a_value_is_the_first_part_of_its_key(latent_model):
 
 
 @pytest.mark.parametrize("spec", ["keydiff", "snapkv+critical"])
-def test_compacting_through_a_host_copy_or_by_graphs_changes_nothing(latent_model, spec):
+def test_compacting_through_a_host_copy_or_by_graphs_changes_nothing(latent_model, spec, monkeypatch):
     results = []
-    for staged in STAGING.values():
+    for staging in ("auto", "copies", "graphs"):
+        monkeypatch.setenv("EDGEKV_STAGING", staging)
         options = OPTIONS | {"policy": spec, "focus": False}
         with recorded_runtime(latent_model(), **HEADS, **options) as run:
-            params = CacheParams(staged=staged, n_query_rows=32, wo_norms=True)
+            params = CacheParams(n_query_rows=32, wo_norms=True)
             run.runtime.block_loop.cache.close()
             cache = run.runtime.block_loop.cache = Cache(run.runtime.context, params)
             logits = run.read(TOKENS)

@@ -14,7 +14,7 @@ import edgekv
 from edgekv.binding.cache import Cache, CacheSnapshot
 from edgekv.binding.convert_cells import convert_cells
 from edgekv.binding.snapshot_meta import CachedSource, SnapshotMeta
-from edgekv.binding.structs import STAGING, CacheParams
+from edgekv.binding.structs import CacheParams
 from edgekv.errors import ConfigError, UnsupportedModelError
 from edgekv.generation.sampler import GREEDY
 from edgekv.policies import parse_policy
@@ -294,9 +294,10 @@ def test_drafts_say_what_single_tokens_say(open_merging):
 
 
 @pytest.mark.parametrize("staging", ["copies", "graphs"])
-def test_cells_that_others_read_are_refused(open_merging, staging):
+def test_cells_that_others_read_are_refused(open_merging, staging, monkeypatch):
     """Copies and graphs read rows as a device does, and know no counts."""
     with open_merging() as rt:
         rt.block_loop.cache.close()
+        monkeypatch.setenv("EDGEKV_STAGING", staging)
         with pytest.raises(UnsupportedModelError, match="merge needs cells in the processor's memory"):
-            Cache(rt.context, CacheParams(staged=STAGING[staging], n_merged=4))
+            Cache(rt.context, CacheParams(n_merged=4))

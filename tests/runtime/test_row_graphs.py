@@ -17,10 +17,8 @@ from test_ragged import rows, tokens_of
 from uneven import UNEVEN
 
 import edgekv
-from edgekv.binding import policy as native_policy
 from edgekv.binding.cache import Cache, CacheSnapshot
-from edgekv.binding.structs import STAGING, CacheParams
-from edgekv.planning import estimate
+from edgekv.binding.structs import CacheParams
 from edgekv.policies import parse_policy
 from edgekv.policies.wrappers import weights_of
 
@@ -83,12 +81,7 @@ def stage(monkeypatch):
     """A function that says how runtimes work on their rows from now on."""
 
     def stage(how):
-        def cache_params(*arguments, **keywords):
-            params = native_policy.cache_params(*arguments, **keywords)
-            params.staged = STAGING[how]
-            return params
-
-        monkeypatch.setattr(estimate, "cache_params", cache_params)
+        monkeypatch.setenv("EDGEKV_STAGING", how)
 
     return stage
 
@@ -194,14 +187,15 @@ def test_rows_that_are_no_whole_words_move_in_a_copy(tiny_model, stage, by_host)
 
 
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
-def test_every_kept_row_survives_every_move(tiny_model, kv_type):
+def test_every_kept_row_survives_every_move(tiny_model, stage, kv_type):
     """Also where more rows move than are listed at once."""
+    stage("graphs")
     path = tiny_model(n_layer=3, n_embd=128, n_head=4, n_head_kv=2, head_dim=64, n_ctx_train=4096)
     rng = np.random.default_rng(5)
     options = {"policy": "random", "budget": 96, "block": 32, "kv_type": kv_type}
     with recorded_runtime(path, n_layer=3, n_head_kv=2, **options) as run:
         run.runtime.block_loop.cache.close()
-        cache = run.runtime.block_loop.cache = Cache(run.runtime.context, CacheParams(staged=STAGING["graphs"]))
+        cache = run.runtime.block_loop.cache = Cache(run.runtime.context, CacheParams())
         policy = parse_policy("random(seed=3)")
         for _ in range(40):
             cache.feed(tokens_of(int(rng.integers(1, min(33, cache.n_free + 1)))))

@@ -51,19 +51,21 @@ uint64_t edgekv_cache_estimate_bytes(const struct edgekv_shape * shape, const st
     if (shape == nullptr || params == nullptr) {
         return 0;
     }
+    const Staging  how    = staging();
     const uint64_t n_rows = uint64_t(shape->n_head_total) * shape->n_cells;
-    return CellArrays::bytes(n_rows, cell_parts(*shape, *params)) + Workspace::estimate_bytes(*shape, *params) + shape->state_bytes +
+    return CellArrays::bytes(n_rows, cell_parts(*shape, *params, how)) + Workspace::estimate_bytes(*shape, *params, how) + shape->state_bytes +
            shape->query_row_bytes * (n_text_rows(params->n_query_rows, params->n_draft) + params->n_probe_rows) +
-           (params->staged == EDGEKV_STAGING_GRAPHS ? shape->graph_bytes : 0) +
-           (params->staged == EDGEKV_STAGING_COPIES ? 0 : shape->graph_description_bytes);
+           (how == Staging::graphs ? shape->graph_bytes : 0) +
+           (how == Staging::copies ? 0 : shape->graph_description_bytes);
 }
 
 uint64_t edgekv_cache_estimate_device_bytes(const struct edgekv_shape * shape, const struct edgekv_cache_params * params) {
     if (shape == nullptr || params == nullptr) {
         return 0;
     }
+    const Staging how = staging();
     return shape->device_query_row_bytes * (n_text_rows(params->n_query_rows, params->n_draft) + params->n_probe_rows) +
-           shape->device_state_bytes + (params->staged == EDGEKV_STAGING_COPIES ? 0 : shape->device_graph_bytes);
+           shape->device_state_bytes + (how == Staging::copies ? 0 : shape->device_graph_bytes);
 }
 
 uint64_t edgekv_cache_bytes(const struct edgekv_cache * cache) { return cache == nullptr ? 0 : cache->bytes(); }
@@ -118,20 +120,12 @@ enum edgekv_status edgekv_cache_drop(struct edgekv_cache * cache, uint32_t n, ch
     });
 }
 
-enum edgekv_status edgekv_cache_probe(struct edgekv_cache * cache, const llama_token * tokens, size_t n, char * err,
-                                      size_t err_size) {
+enum edgekv_status edgekv_cache_probe(struct edgekv_cache * cache, const llama_token * tokens, size_t n, const uint32_t * part_ends,
+                                      size_t n_parts, char * err, size_t err_size) {
     return guard(err, err_size, [&] {
         require(cache, "cache is NULL");
         const uint32_t end = static_cast<uint32_t>(std::min<size_t>(n, UINT32_MAX));
-        cache->probe(tokens, n, &end, 1);
-    });
-}
-
-enum edgekv_status edgekv_cache_probe_parts(struct edgekv_cache * cache, const llama_token * tokens, size_t n,
-                                            const uint32_t * part_ends, size_t n_parts, char * err, size_t err_size) {
-    return guard(err, err_size, [&] {
-        require(cache && part_ends, "cache or part_ends is NULL");
-        cache->probe(tokens, n, part_ends, n_parts);
+        cache->probe(tokens, n, part_ends != nullptr ? part_ends : &end, part_ends != nullptr ? n_parts : 1);
     });
 }
 

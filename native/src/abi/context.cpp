@@ -91,13 +91,8 @@ std::shared_ptr<StreamedWeights> streamed_weights(const std::shared_ptr<const We
 
 } // namespace
 
-enum edgekv_status edgekv_model_load(const char * path, const struct llama_model_params * params, struct llama_model ** model,
-                                     char * err, size_t err_size) {
-    return edgekv_model_load_streamed(path, params, 0, model, err, err_size);
-}
-
-enum edgekv_status edgekv_model_load_streamed(const char * path, const struct llama_model_params * params, uint32_t n_streamed,
-                                              struct llama_model ** model, char * err, size_t err_size) {
+enum edgekv_status edgekv_model_load(const char * path, const struct llama_model_params * params, uint32_t n_streamed,
+                                     struct llama_model ** model, char * err, size_t err_size) {
     return guard(err, err_size, [&] {
         require(path && params && model, "path, params or model is NULL");
         const Reasons reasons;

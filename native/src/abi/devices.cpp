@@ -2,6 +2,7 @@
 #include "edgekv_devices.h"
 
 #include "cache/query_window.h"
+#include "cache/staging.h"
 #include "device/row_graphs.h"
 #include "ggml-backend.h"
 #include "hooks/status.h"
@@ -80,7 +81,7 @@ void add_scoring(const Memory & memory, const edgekv_cache_params & params, cons
     const uint64_t    n_rows = n_text_rows(params.n_query_rows, params.n_draft) + params.n_probe_rows;
     for (uint32_t p = 0; p < flat.pools().size(); ++p) {
         auto * usage = usages.of(*flat.pools()[p].k);
-        if (usage != nullptr && params.staged != EDGEKV_STAGING_COPIES) {
+        if (usage != nullptr && staging() != Staging::copies) {
             usage->scoring_bytes += RowGraphs::bytes(flat, p);
         }
     }

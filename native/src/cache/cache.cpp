@@ -87,7 +87,6 @@ std::vector<WeightRows> projections_of(const llama_model & model, const FlatCach
 
 // What the kinds of model and cache decide.
 void require_suited(const llama_context & ctx, const edgekv_cache_params & params) {
-    require(params.staged >= EDGEKV_STAGING_AUTO && params.staged <= EDGEKV_STAGING_GRAPHS, "params.staged is unknown");
     if (uint64_t(params.n_query_rows) + params.n_draft + params.n_probe_rows > INT32_MAX) {
         fail(EDGEKV_STATUS_INVALID_ARGUMENT, "n_query_rows = %u, n_draft = %u and n_probe_rows = %u are more queries than there are "
              "positions; lower them", params.n_query_rows, params.n_draft, params.n_probe_rows);
@@ -111,7 +110,7 @@ void require_suited(const llama_context & ctx, const edgekv_cache_params & param
     if (params.repositions != 0) {
         require_movable(ctx); // also where no layer has rows
     }
-    if (params.n_merged > 0 && (!HostAttention::can_attend(*memory.flat) || params.staged != EDGEKV_STAGING_AUTO)) {
+    if (params.n_merged > 0 && (!HostAttention::can_attend(*memory.flat) || staging() != Staging::automatic)) {
         throw Error(EDGEKV_STATUS_UNSUPPORTED, "merge needs cells in the processor's memory and edgekv's own attention, which heads of more "
                                                "than 640 elements do not fit; keep the cells there, or choose a policy without merge");
     }
@@ -136,8 +135,8 @@ void edgekv::require_openable(const llama_context & ctx, const edgekv_cache_para
 }
 
 edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & params) :
-    ctx(ctx), kv(memory_of(ctx).cache), shape(shape_of(ctx)), params_(params), root_(*memory_of(ctx).flat), flat_(root_.slot(params.slot)), claim_(flat_),
-    rotation_(0), value_rotation_(0), softcap_(0.0f), cells_(flat_.n_cells_total(), cell_parts(shape, params)) {
+    ctx(ctx), kv(memory_of(ctx).cache), shape(shape_of(ctx)), params_(params), staging_(staging()), root_(*memory_of(ctx).flat), flat_(root_.slot(params.slot)), claim_(flat_),
+    rotation_(0), value_rotation_(0), softcap_(0.0f), cells_(flat_.n_cells_total(), cell_parts(shape, params, staging_)) {
     require_suited(*ctx, params);
     const Memory          memory  = memory_of(ctx);
     const llama_model &   model   = ctx->get_model();
@@ -157,7 +156,7 @@ edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & para
             layers_.back().w_v         = flat.is_latent() ? WeightRows(model, *model.layers[flat.il].wv_b) : WeightRows();
         }
     }
-    work_ = std::make_unique<Workspace>(*ctx, flat_, shape, params, cells_.at(0, 0).wo_norm);
+    work_ = std::make_unique<Workspace>(*ctx, flat_, shape, params, staging_, cells_.at(0, 0).wo_norm);
     if (params.n_query_rows > 0 || params.n_probe_rows > 0) {
         window_.emplace(flat_, params.n_query_rows, params.n_draft, params.n_probe_rows);
     }
@@ -288,7 +287,7 @@ const FlatCache::Head & edgekv_cache::head_of(uint32_t il, uint32_t g) const {
 }
 
 uint64_t edgekv_cache::bytes() const {
-    return CellArrays::bytes(flat_.n_cells_total(), cell_parts(shape, params_)) + work_->bytes() + work_->graph_bytes(true) +
+    return CellArrays::bytes(flat_.n_cells_total(), cell_parts(shape, params_, staging_)) + work_->bytes() + work_->graph_bytes(true) +
            (window_ ? window_->bytes(true) : 0) + (state_ ? state_->bytes(true) : 0);
 }
 

@@ -4,6 +4,7 @@
 #include "cache/cells.h"
 #include "cache/query_window.h"
 #include "cache/shape.h"
+#include "cache/staging.h"
 #include "cache/workspace.h"
 #include "edgekv.h"
 #include "rows/flat_cache.h"
@@ -143,6 +144,7 @@ struct edgekv_cache {
     size_t                          row_of(uint32_t layer, uint32_t head) const; // of its first cell, among all cells
 
     edgekv_cache_params                params_;
+    edgekv::Staging                    staging_;
     edgekv::FlatCache &                root_; // the context's first slot
     edgekv::FlatCache &                flat_; // the slot of this cache
     edgekv::FlatCache::Claim           claim_;

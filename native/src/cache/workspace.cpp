@@ -9,23 +9,21 @@
 
 namespace edgekv {
 
-bool is_staged(const edgekv_shape & shape, const edgekv_cache_params & params) {
-    return shape.staged != 0 || params.staged != EDGEKV_STAGING_AUTO;
+bool is_staged(const edgekv_shape & shape, Staging staging) { return shape.staged != 0 || staging != Staging::automatic; }
+
+size_t n_workers(const edgekv_shape & shape, const edgekv_cache_params & params, Staging staging) {
+    return is_staged(shape, staging) || params.custom_reads != 0 ? 1 : std::min(shape.n_threads, shape.n_layer);
 }
 
-size_t n_workers(const edgekv_shape & shape, const edgekv_cache_params & params) {
-    return is_staged(shape, params) || params.custom_reads != 0 ? 1 : std::min(shape.n_threads, shape.n_layer);
-}
-
-CellParts cell_parts(const edgekv_shape & shape, const edgekv_cache_params & params) {
-    const bool graphs = is_staged(shape, params) && params.staged != EDGEKV_STAGING_COPIES;
+CellParts cell_parts(const edgekv_shape & shape, const edgekv_cache_params & params, Staging staging) {
+    const bool graphs = is_staged(shape, staging) && staging != Staging::copies;
     return { params.accumulates != 0, params.wo_norms != 0, (params.ragged & EDGEKV_RAGGED_SOFTMAX) != 0, graphs && params.values != 0,
              graphs && params.n_probe_rows > 0, params.repositions != 0, params.n_merged > 0 };
 }
 
-uint64_t copied_query_bytes(const edgekv_shape & shape, const edgekv_cache_params & params) {
+uint64_t copied_query_bytes(const edgekv_shape & shape, const edgekv_cache_params & params, Staging staging) {
     const uint64_t n_rows = std::max<uint64_t>(n_text_rows(params.n_query_rows, params.n_draft), params.n_probe_rows);
-    return is_staged(shape, params) ? sizeof(float) * n_rows * shape.n_head_max * shape.head_dim_k : 0;
+    return is_staged(shape, staging) ? sizeof(float) * n_rows * shape.n_head_max * shape.head_dim_k : 0;
 }
 
 ScratchSize scratch_size(const edgekv_shape & shape, const edgekv_cache_params & params) {
@@ -52,9 +50,9 @@ size_t contest_size(const edgekv_shape & shape, const edgekv_cache_params & para
 }
 
 Workspace::Workspace(const llama_context & ctx, const FlatCache & flat, const edgekv_shape & shape, const edgekv_cache_params & params,
-                     float * new_norms) :
-    cells(flat.n_cells_total(), cell_parts(shape, params), new_norms), scratch(n_workers(shape, params)),
-    contest(contest_size(shape, params)), parts_(cell_parts(shape, params)), n_rows_(flat.n_cells_total()),
+                     Staging staging, float * new_norms) :
+    cells(flat.n_cells_total(), cell_parts(shape, params, staging), new_norms), scratch(n_workers(shape, params, staging)),
+    contest(contest_size(shape, params)), parts_(cell_parts(shape, params, staging)), n_rows_(flat.n_cells_total()),
     custom_bytes_(CustomArrays::bytes(shape, params)) {
     std::vector<RopeAngles> angles;
     for (const FlatCache::Layer & layer : flat.layers()) {
@@ -71,16 +69,16 @@ Workspace::Workspace(const llama_context & ctx, const FlatCache & flat, const ed
         each.reserve(scratch_size(shape, params));
     }
     custom.reserve(shape, params);
-    copy_queries.rows.resize(copied_query_bytes(shape, params));
-    if (is_staged(shape, params)) {
+    copy_queries.rows.resize(copied_query_bytes(shape, params, staging));
+    if (is_staged(shape, staging)) {
         for (const auto & pool : flat.pools()) {
             copy_k.rows.resize(std::max(copy_k.rows.size(), pool.k->nb[1] * shape.n_cells_max));
             copy_v.rows.resize(std::max(copy_v.rows.size(), pool.v == pool.k ? 0 : pool.v->nb[1] * shape.n_cells_max));
         }
     }
     for (uint32_t p = 0; p < flat.pools().size(); ++p) {
-        const bool host = params.staged == EDGEKV_STAGING_COPIES ||
-                          (params.staged == EDGEKV_STAGING_AUTO && ggml_backend_buffer_is_host(flat.pools()[p].k->buffer));
+        const bool host = staging == Staging::copies ||
+                          (staging == Staging::automatic && ggml_backend_buffer_is_host(flat.pools()[p].k->buffer));
         graphs.push_back(host ? nullptr : std::make_unique<RowGraphs>(ctx, flat, p, angles));
     }
 }
@@ -102,11 +100,11 @@ uint64_t Workspace::graph_bytes(bool host) const {
     return sum;
 }
 
-uint64_t Workspace::estimate_bytes(const edgekv_shape & shape, const edgekv_cache_params & params) {
+uint64_t Workspace::estimate_bytes(const edgekv_shape & shape, const edgekv_cache_params & params, Staging staging) {
     const uint64_t n_rows = uint64_t(shape.n_head_total) * shape.n_cells;
-    return WorkArrays::bytes(n_rows, cell_parts(shape, params)) + contest_size(shape, params) * sizeof(float) +
-           n_workers(shape, params) * Scratch::bytes(scratch_size(shape, params)) + CustomArrays::bytes(shape, params) +
-           copied_query_bytes(shape, params) + (is_staged(shape, params) ? shape.head_bytes : 0);
+    return WorkArrays::bytes(n_rows, cell_parts(shape, params, staging)) + contest_size(shape, params) * sizeof(float) +
+           n_workers(shape, params, staging) * Scratch::bytes(scratch_size(shape, params)) + CustomArrays::bytes(shape, params) +
+           copied_query_bytes(shape, params, staging) + (is_staged(shape, staging) ? shape.head_bytes : 0);
 }
 
 } // namespace edgekv

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cache/cells.h"
+#include "cache/staging.h"
 #include "device/row_graphs.h"
 #include "edgekv.h"
 #include "rope/rope_turn.h"
@@ -20,7 +21,7 @@ namespace edgekv {
 struct Workspace {
     // new_norms: as of WorkArrays. Throws Error and std::bad_alloc.
     Workspace(const llama_context & ctx, const FlatCache & flat, const edgekv_shape & shape, const edgekv_cache_params & params,
-              float * new_norms);
+              Staging staging, float * new_norms);
 
     uint64_t bytes() const;                // in the host's memory, without graphs
     uint64_t graph_bytes(bool host) const; // in the host's memory, or on devices
@@ -28,7 +29,7 @@ struct Workspace {
     RopeTurn * turn_of(uint32_t layer) { return turns.empty() ? nullptr : &turns[layer]; }
 
     // Bytes that one takes in the host's memory, if its graphs lie elsewhere.
-    static uint64_t estimate_bytes(const edgekv_shape & shape, const edgekv_cache_params & params);
+    static uint64_t estimate_bytes(const edgekv_shape & shape, const edgekv_cache_params & params, Staging staging);
 
     WorkArrays                              cells;
     std::vector<Scratch>                    scratch; // one a thread
@@ -49,16 +50,16 @@ struct Workspace {
 };
 
 // Whether some rows are not worked on by the host in place. Then one thread does all that is left to the host.
-bool is_staged(const edgekv_shape & shape, const edgekv_cache_params & params);
+bool is_staged(const edgekv_shape & shape, Staging staging);
 
 // Each has scratch of its own, so there are no more than layers. A device is read by one thread, and a scorer of the host's runs
 // on the caller's.
-size_t n_workers(const edgekv_shape & shape, const edgekv_cache_params & params);
+size_t n_workers(const edgekv_shape & shape, const edgekv_cache_params & params, Staging staging);
 
-CellParts cell_parts(const edgekv_shape & shape, const edgekv_cache_params & params);
+CellParts cell_parts(const edgekv_shape & shape, const edgekv_cache_params & params, Staging staging);
 
 // Bytes of a layer's queries where they are read in a copy.
-uint64_t copied_query_bytes(const edgekv_shape & shape, const edgekv_cache_params & params);
+uint64_t copied_query_bytes(const edgekv_shape & shape, const edgekv_cache_params & params, Staging staging);
 
 ScratchSize scratch_size(const edgekv_shape & shape, const edgekv_cache_params & params);
 

@@ -10,7 +10,7 @@ using namespace edgekv;
 
 // Whether the host reads and writes a layer's rows in a copy, where it does.
 bool Compaction::copies(const edgekv_layer & layer) const {
-    return cache_.params_.staged != EDGEKV_STAGING_AUTO || !ggml_backend_buffer_is_host(layer.k->buffer);
+    return cache_.staging_ != Staging::automatic || !ggml_backend_buffer_is_host(layer.k->buffer);
 }
 
 // The graphs that work on a layer's rows; NULL = the host does.

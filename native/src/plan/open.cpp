@@ -34,7 +34,7 @@ Model load(const char * path, const llama_model_params & params, uint32_t n_stre
     llama_backend_init();
     llama_model * model = nullptr;
     try {
-        checked(edgekv_model_load_streamed, path, &params, n_streamed, &model);
+        checked(edgekv_model_load, path, &params, n_streamed, &model);
     } catch (const Error & error) {
         if (error.status != EDGEKV_STATUS_MODEL_INVALID) {
             throw;
