@@ -170,11 +170,13 @@ class Cache:
 
         Returns the row of each one's logits. Raises NativeError, and leaves every cache as it was, as `feed` does.
         """
-        parts = (structs.Part * len(feeds))()
         arrays = [(c.c_int32 * len(tokens))(*tokens) for _, tokens, _ in feeds]
-        for part, array, (cache, _, want_logits) in zip(parts, arrays, feeds, strict=True):
-            part.cache, part.tokens = cache._handle.value, c.addressof(array)
-            part.n, part.want_logits = len(array), want_logits
+        parts = (structs.Part * len(feeds))(
+            *(
+                structs.Part(cache._handle.value, c.addressof(array), len(array), want_logits)
+                for array, (cache, _, want_logits) in zip(arrays, feeds, strict=True)
+            )
+        )
         library.call("edgekv_cache_feed_together", parts, len(feeds))
         return [part.logits_row for part in parts]
 

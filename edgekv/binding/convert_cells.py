@@ -170,7 +170,7 @@ class Rows:
                 rows = rest[: n * wanted_row]
                 self._source.read_into(first, stored)
                 first += stored.nbytes
-                given = structs.Rows(stored.ctypes.data, kind, run.dim, n, stored_row, rotation, 0)
+                given = structs.Rows(kind, stored.ctypes.data, n, stored_row, run.dim, rotation)
                 library.call("edgekv_rows_convert", c.byref(given), *run.wanted, rows.ctypes.data, rows.nbytes)
                 yield rows
 

@@ -67,6 +67,7 @@ _ERR = (c.c_char_p, c.c_size_t)
 _CALLS: dict[str, tuple[Any, ...]] = {
     "edgekv_model_load": (c.c_char_p, _P, c.c_uint32, _P),
     "edgekv_model_streaming": (_P, _P),
+    "edgekv_layout_for": (*[c.c_uint32] * 5, _P),
     "edgekv_context_params_for": (_P, c.c_int32, *[c.c_uint32] * 4, _P),
     "edgekv_context_new": (_P, _P, _P, _P),
     "edgekv_context_shape": (_P, _P),
@@ -75,6 +76,7 @@ _CALLS: dict[str, tuple[Any, ...]] = {
     "edgekv_context_parts": (_P, _P, _P),
     "edgekv_parts_stream": (_P, c.c_uint32, c.c_uint32, _P, _P),
     "edgekv_context_devices": (_P, _P, _P, c.c_size_t, _P),
+    "edgekv_policy_parse": (c.c_char_p, _P),
     "edgekv_score": (_P, _P, _P, c.c_uint32, _P),
     "edgekv_select": (_P, _P, c.c_size_t, c.c_size_t, _P, _P, _P),
     "edgekv_choose": (_P, _P, _P, _P, c.c_uint32, c.c_uint32, _P, _P),
@@ -150,10 +152,9 @@ _QUERIES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "edgekv_recall_free": (None, (_P,)),
     "edgekv_archive_estimate_bytes": (c.c_uint64, (_P, c.c_uint32, c.c_uint32)),
     "edgekv_row_bytes": (c.c_uint64, (c.c_int32, c.c_uint32)),
-    "edgekv_layout_for": (structs.Layout, (c.c_uint32,) * 5),
     "edgekv_process_peak_bytes": (c.c_uint64, ()),
     "edgekv_plan_most_cells": (c.c_uint32, (_P, c.c_uint32)),
-    "edgekv_plan_request_default": (structs.PlanRequest, ()),
+    **{f"{struct.c_name()}_init": (None, (_P, c.c_uint32)) for struct in structs.Input.__subclasses__()},
 }
 
 

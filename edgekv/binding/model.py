@@ -241,6 +241,17 @@ def _give_back() -> bool:
     return True
 
 
+def layout_for(options: Options, budget: int, *, ragged: int = 0, n_ctx_train: int = 0) -> structs.Layout:
+    """Return the layout that holds a budget, and the block and the probe of the options, in one slot.
+
+    ragged: sum of enum edgekv_ragged; with 0 all heads keep the same number of cells, and n_ctx_train does not matter
+    """
+    layout = structs.Layout()
+    sizes = (budget, options.block, options.probe_cells, ragged, n_ctx_train)
+    library.call("edgekv_layout_for", *sizes, c.byref(layout))
+    return layout
+
+
 class Context:
     """A llama.cpp context with flash attention. Its model outlives it. It has outputs for a token and its draft, or for
     a token of every slot.

@@ -7,9 +7,24 @@ from typing import Any
 
 
 class Struct(c.Structure):
+    @classmethod
+    def c_name(cls) -> str:
+        """Return the name of the struct in C, without the keyword."""
+        return str(cls.__doc__).removeprefix("struct ")
+
     def as_dict(self) -> dict[str, int]:
         """The fields by name."""
         return {field[0]: getattr(self, field[0]) for field in self._fields_}
+
+
+class Input(Struct):
+    """A struct that the library is given. It begins with its size, `n_bytes`, which is set when it is made."""
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        super().__init__(c.sizeof(self), *values, **named)
+
+
+_SIZE = ("n_bytes", c.c_uint32)
 
 
 def _members(kind: Any, names: str) -> tuple[tuple[str, Any], ...]:
@@ -22,10 +37,10 @@ def _address(array: Any) -> int | None:
     return None if array is None else int(array.ctypes.data)
 
 
-class Layout(Struct):
+class Layout(Input):
     """struct edgekv_layout"""
 
-    _fields_ = _members(c.c_uint32, "n_cells n_cells_max n_probe n_slots")
+    _fields_ = _members(c.c_uint32, "n_bytes n_cells n_cells_max n_probe n_slots")
 
 
 HEAD_LIMIT = 8  # EDGEKV_HEAD_LIMIT: times the budget that one head may keep at most, if heads differ
@@ -66,10 +81,11 @@ class DeviceShare(Struct):
     )
 
 
-class Policy(Struct):
+class Policy(Input):
     """struct edgekv_policy"""
 
     _fields_ = (
+        _SIZE,
         *_members(c.c_int32, "base anchor metric pool"),
         *_members(c.c_uint32, "kernel rows"),
         ("seed", c.c_uint64),
@@ -85,22 +101,26 @@ class Policy(Struct):
     )
 
 
-class Rows(Struct):
+class Rows(Input):
     """struct edgekv_rows"""
 
     _fields_ = (
-        ("data", c.c_void_p),
+        _SIZE,
         ("type", c.c_int32),
-        ("dim", c.c_uint32),
+        ("data", c.c_void_p),
         *_members(c.c_uint64, "n stride_bytes"),
-        *_members(c.c_uint32, "rotation reserved"),
+        *_members(c.c_uint32, "dim rotation"),
     )
 
 
-class Protection(Struct):
+class Protection(Input):
     """struct edgekv_protection"""
 
-    _fields_ = (*_members(c.c_uint32, "n_sink n_recent"), ("pinned", c.POINTER(c.c_int32)), ("n_pinned", c.c_size_t))
+    _fields_ = (
+        *_members(c.c_uint32, "n_bytes n_sink n_recent"),
+        ("pinned", c.POINTER(c.c_int32)),
+        ("n_pinned", c.c_size_t),
+    )
 
     @classmethod
     def of(cls, n_sink: int, n_recent: int, pinned: tuple[tuple[int, int], ...]) -> Protection:
@@ -108,10 +128,11 @@ class Protection(Struct):
         return cls(n_sink, n_recent, (c.c_int32 * len(flat))(*flat), len(pinned))
 
 
-class Cells(Struct):
+class Cells(Input):
     """struct edgekv_cells"""
 
     _fields_ = (
+        _SIZE,
         *_members(c.POINTER(Rows), "keys values"),
         *_members(c.c_void_p, "positions accumulated wo_norm"),
         *_members(c.c_uint32, "layer head"),
@@ -130,10 +151,11 @@ class Cells(Struct):
         return cells
 
 
-class Queries(Struct):
+class Queries(Input):
     """struct edgekv_queries"""
 
     _fields_ = (
+        _SIZE,
         *_members(c.c_void_p, "data positions"),
         *_members(c.c_uint32, "n_head n_rows dim"),
         ("n_seen", c.c_int32),
@@ -150,10 +172,10 @@ class Queries(Struct):
         return queries
 
 
-class Scored(Struct):
+class Scored(Input):
     """struct edgekv_scored"""
 
-    _fields_ = (*_members(c.c_void_p, "scores positions"), ("n", c.c_size_t))
+    _fields_ = (_SIZE, *_members(c.c_void_p, "scores positions"), ("n", c.c_size_t))
 
     @classmethod
     def of(cls, scores: Any, positions: Any) -> Scored:
@@ -173,17 +195,17 @@ class LayerView(Struct):
 ScoreLayer = c.CFUNCTYPE(c.c_int32, c.c_void_p, c.POINTER(LayerView), c.c_void_p)
 
 
-class Scorer(Struct):
+class Scorer(Input):
     """struct edgekv_scorer"""
 
-    _fields_ = (("score", ScoreLayer), ("user_data", c.c_void_p), *_members(c.c_uint32, "reads n_rows"))
+    _fields_ = (_SIZE, ("score", ScoreLayer), ("user_data", c.c_void_p), *_members(c.c_uint32, "reads n_rows"))
 
 
-class CacheParams(Struct):
+class CacheParams(Input):
     """struct edgekv_cache_params"""
 
     _fields_ = (
-        *_members(c.c_uint32, "n_query_rows n_probe_rows"),
+        *_members(c.c_uint32, "n_bytes n_query_rows n_probe_rows"),
         *_members(c.c_int32, "accumulates wo_norms"),
         *_members(c.c_uint32, "custom_reads ragged"),
         ("repositions", c.c_int32),
@@ -193,10 +215,11 @@ class CacheParams(Struct):
     )
 
 
-class Part(Struct):
+class Part(Input):
     """struct edgekv_part"""
 
     _fields_ = (
+        _SIZE,
         ("cache", c.c_void_p),
         ("tokens", c.c_void_p),
         ("n", c.c_size_t),
@@ -238,23 +261,24 @@ Work = c.CFUNCTYPE(c.c_int32, c.c_void_p)
 SettingFits = c.CFUNCTYPE(c.c_int32, c.c_void_p, c.POINTER(Setting))
 
 
-class Choice(Struct):
+class Choice(Input):
     """struct edgekv_choice"""
 
     _fields_ = (
-        *_members(c.c_uint32, "budget least_budget block least_block"),
+        *_members(c.c_uint32, "n_bytes budget least_budget block least_block"),
         *_members(c.c_int32, "kv_type repack n_streamed"),
         *_members(c.c_uint32, "n_layers n_probe n_ctx_train"),
         *_members(c.c_int32, "ragged repositions"),
     )
 
 
-class PlanRequest(Struct):
+class PlanRequest(Input):
     """struct edgekv_plan_request"""
 
     _fields_ = (
+        _SIZE,
         *_members(c.c_uint64, "ceiling_bytes reserved_bytes"),
-        *_members(Policy, "policy probe_policy"),
+        *_members(c.POINTER(Policy), "policy probe_policy"),
         *_members(c.c_uint32, "n_probe n_sink n_recent budget block"),
         *_members(c.c_int32, "kv_type repack n_streamed"),
         ("n_threads", c.c_uint32),
@@ -262,13 +286,14 @@ class PlanRequest(Struct):
     )
 
 
-class Plan(Struct):
+class Plan(Input):
     """struct edgekv_plan"""
 
     _fields_ = (
+        _SIZE,
         *_members(c.c_uint64, "ceiling_bytes peak_bytes cell_bytes"),
         ("parts", Parts),
-        ("probe_policy", Policy),
+        *_members(Policy, "policy probe_policy"),
         ("setting", Setting),
         ("layout", Layout),
         ("cache", CacheParams),
@@ -276,10 +301,11 @@ class Plan(Struct):
     )
 
 
-class CompactionParams(Struct):
+class CompactionParams(Input):
     """struct edgekv_compaction_params"""
 
     _fields_ = (
+        _SIZE,
         ("policy", c.POINTER(Policy)),
         ("protection", c.POINTER(Protection)),
         ("budget", c.c_uint32),
@@ -301,10 +327,10 @@ class Compaction(Struct):
     )
 
 
-class RecallParams(Struct):
+class RecallParams(Input):
     """struct edgekv_recall_params"""
 
-    _fields_ = _members(c.c_uint32, "n_cells n_rows before after")
+    _fields_ = _members(c.c_uint32, "n_bytes n_cells n_rows before after")
 
 
 class Recall(Struct):

@@ -7,9 +7,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 
 import edgekv
-from edgekv.binding import library
 from edgekv.binding.cache import Cache
-from edgekv.binding.model import Context, Model
+from edgekv.binding.model import Context, Model, layout_for
 from edgekv.engine.block_loop import BlockLoop
 from edgekv.planning.estimate import cache_params_of
 
@@ -37,7 +36,7 @@ def full_cache(runtime: edgekv.Runtime, setting: Setting, n_tokens: int) -> Iter
     options = setting.options(n_tokens, threads=runtime.options.threads, gpu_layers=runtime.options.gpu_layers)
     assert options.budget is not None
     model = runtime.model
-    layout = library.load().edgekv_layout_for(options.budget, options.block, options.probe_cells, 0, 0)
+    layout = layout_for(options, options.budget)
     with (
         closing(Context(model, layout.n_cells, options, layout)) as context,
         closing(Cache(context, cache_params_of(options))) as cache,

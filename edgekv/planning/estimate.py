@@ -17,7 +17,7 @@ from edgekv.archive.session_archive import recalled_cells
 from edgekv.archive.space import free_share
 from edgekv.binding import library, structs
 from edgekv.binding.ggml_devices import start_gpus
-from edgekv.binding.model import Context, Model, header_for
+from edgekv.binding.model import Context, Model, header_for, layout_for
 from edgekv.binding.policy import cache_params
 from edgekv.binding.row_archive import SEGMENT_TOKENS
 from edgekv.errors import ConfigError, UnsupportedModelError
@@ -298,7 +298,7 @@ def _grammar_bytes(model: Model, n_replies: int) -> int:
 def _new_context(model: Model, options: Options, budget: int) -> Context:
     """Make a context with the cells of a budget, as a runtime does."""
     ragged = cache_params_of(options).ragged
-    layout = library.load().edgekv_layout_for(budget, options.block, options.probe_cells, ragged, model.n_ctx_train)
+    layout = layout_for(options, budget, ragged=ragged, n_ctx_train=model.n_ctx_train)
     layout.n_slots = options.parallel
     return Context(model, layout.n_cells, options, layout)
 

@@ -25,7 +25,7 @@ NO_LIMIT = 2**32 - 1
 def native_rows(data: npt.NDArray[np.generic], kind: int, dim: int, rotation: int = 0) -> structs.Rows:
     """Return `struct edgekv_rows` over a contiguous array of n rows of ggml type `kind`."""
     stride = data.strides[0] if len(data) else 0
-    return structs.Rows(data.ctypes.data, kind, dim, len(data), stride, rotation, 0)
+    return structs.Rows(kind, data.ctypes.data, len(data), stride, dim, rotation)
 
 
 def native_head(head: Head) -> tuple[structs.Cells, structs.Queries | None]:

@@ -12,7 +12,7 @@
 
 static char                       err[1024];
 static struct edgekv_plan_request request;
-static struct edgekv_plan         plan;
+static struct edgekv_plan         plan = { .n_bytes = sizeof(plan) };
 static struct llama_model *       model;
 static struct llama_context *     ctx;
 static struct edgekv_cache *      cache;
@@ -32,9 +32,10 @@ static void check(enum edgekv_status status) {
 
 // Evict down to the budget. The question's attention decides what stays; while an answer is said, the policy for all else.
 static void evict(int by_question) {
-    const struct edgekv_protection  protection = { request.n_sink, by_question ? 0 : request.n_recent, NULL, 0 };
-    const struct edgekv_policy *    policy     = by_question ? &plan.probe_policy : &request.policy;
-    struct edgekv_compaction_params how = { policy, &protection, plan.setting.budget, by_question, !by_question, NULL, 0, NULL };
+    const struct edgekv_protection  protection = { sizeof(protection), request.n_sink, by_question ? 0 : request.n_recent, NULL, 0 };
+    struct edgekv_compaction_params how = { .n_bytes = sizeof(how), .policy = by_question ? &plan.probe_policy : &plan.policy,
+                                            .protection = &protection, .budget = plan.setting.budget, .probed = by_question,
+                                            .generating = !by_question };
     struct edgekv_compaction        done;
     if (by_question) {
         check(edgekv_cache_probe(cache, question, n_question, NULL, 0, err, sizeof(err)));
@@ -85,9 +86,7 @@ static void read_file(FILE * file) {
     size_t      n = 0;
     while ((n += fread(piece + n, 1, PIECE - n, file)) > 0) {
         size_t cut = n; // before the last word, since tokens may reach into what follows
-        while (n == PIECE && cut > 0 && piece[cut - 1] != ' ') {
-            --cut;
-        }
+        for (; n == PIECE && cut > 0 && piece[cut - 1] != ' '; --cut) {}
         cut = cut > 1 ? cut - (n == PIECE) : n;
         read_tokens(tokens, tokenize(piece, cut, 0, 0, tokens, PIECE + 8));
         memmove(piece, piece + cut, n -= cut);

@@ -18,6 +18,7 @@
 //   - A cache belongs to one thread at a time. Scoring and moving use as many threads as the context's.
 //   - Cells are physical slots, positions are true positions in the text; ranges are half-open [p0, p1).
 //   - Scores are float32; higher is kept.
+//   - A struct that a program fills in begins with n_bytes, its size; edgekv_policy.h says how such structs grow.
 #ifndef EDGEKV_H
 #define EDGEKV_H
 
@@ -45,7 +46,8 @@ extern "C" {
 //   params     : with streamed layers, llama.cpp's default of n_gpu_layers, or 0: all layers are computed by the processor
 //   n_streamed : layers that are streamed, spread evenly over the model; 0 = none
 //   EDGEKV_STATUS_MODEL_INVALID     llama.cpp refused the file; or it stays open, and was replaced while it was loaded
-//   EDGEKV_STATUS_INVALID_ARGUMENT  the model has fewer layers; or params of streamed layers put layers on devices or override types of buffers
+//   EDGEKV_STATUS_INVALID_ARGUMENT  the model has fewer layers; or layers are streamed, and params put layers on devices or override
+//                                   types of buffers
 //   EDGEKV_STATUS_UNSUPPORTED       layers are streamed of a model that is split into several files
 EDGEKV_API enum edgekv_status edgekv_model_load(
                           const char * path,
@@ -79,11 +81,14 @@ EDGEKV_API enum edgekv_status edgekv_model_streaming(
 // How many cells a context's cache has. All heads draw on one pool of n_cells times their number; a head may hold more
 // than others, up to n_cells_max.
 struct edgekv_layout {
+    uint32_t n_bytes;
     uint32_t n_cells;     // cells per head on average, at least 2
     uint32_t n_cells_max; // cells of one head, at least n_cells
     uint32_t n_probe;     // longest probe in tokens, which sliding windows make room for; at most n_cells
     uint32_t n_slots;     // sequences that are fed together, each with so many cells of its own; 0 = 1
 };
+
+EDGEKV_DEFAULT(edgekv_layout)
 
 // The most slots of a context.
 #define EDGEKV_MOST_SLOTS 64
@@ -96,11 +101,16 @@ struct edgekv_layout {
 // The layout that holds a budget, a block and a probe. It has at most UINT32_MAX cells, which edgekv_context_new refuses.
 //   ragged      : as in edgekv_cache_params; 0 = all heads keep the same number of cells
 //   n_ctx_train : of the model
-EDGEKV_API struct edgekv_layout edgekv_layout_for(uint32_t budget,
-                                                  uint32_t block,
-                                                  uint32_t n_probe,
-                                                  uint32_t ragged,
-                                                  uint32_t n_ctx_train);
+//   layout      : n_bytes is the program's; all else is written
+EDGEKV_API enum edgekv_status edgekv_layout_for(
+                            uint32_t   budget,
+                            uint32_t   block,
+                            uint32_t   n_probe,
+                            uint32_t   ragged,
+                            uint32_t   n_ctx_train,
+                struct edgekv_layout * layout,
+                                char * err,
+                              size_t   err_size);
 
 // Fill in llama.cpp's parameters of a context for edgekv_context_new: one sequence, flash attention, keys and values of one type.
 //   kv_type   : enum ggml_type: F16, Q8_0 or Q4_0
@@ -223,6 +233,7 @@ enum edgekv_ragged {
 };
 
 struct edgekv_cache_params {
+    uint32_t n_bytes;
     uint32_t n_query_rows; // newest tokens whose queries are kept; 0 = none
     uint32_t n_probe_rows; // longest probe, in tokens; 0 = no probes
     int32_t  accumulates;  // nonzero: a score is carried with every cell
@@ -236,6 +247,8 @@ struct edgekv_cache_params {
     uint32_t slot;         // of the context's layout; each has one cache
     uint32_t n_merged;     // cells of a head, at most, that are means of evicted ones; 0 = none
 };
+
+EDGEKV_DEFAULT(edgekv_cache_params)
 
 // Raise what params lack for a policy. With `probed` its queries come from probes of n_probe_rows, not from the text.
 EDGEKV_API enum edgekv_status edgekv_cache_params_for(
@@ -301,12 +314,15 @@ EDGEKV_API enum edgekv_status edgekv_cache_feed(
 
 // Tokens that one cache of a context is fed in a step.
 struct edgekv_part {
+    uint32_t              n_bytes;
     struct edgekv_cache * cache;
     const llama_token *   tokens;
     size_t                n;           // at most the cache's free cells
     int32_t               want_logits; // nonzero: compute logits for the last token
     int32_t               logits_row;  // out: they are llama_get_logits_ith(ctx, logits_row) until the context is fed again
 };
+
+EDGEKV_DEFAULT(edgekv_part)
 
 // Feed several caches of one context in one step: weights are multiplied once for all tokens, and each attends to its own cache.
 // A cache gets the rows that it would get alone, but for the rounding of matrix products, which may differ with the number of
@@ -352,8 +368,8 @@ EDGEKV_API enum edgekv_status edgekv_cache_drop(
                                 char * err,
                               size_t   err_size);
 
-// Decode a probe on top of the cache, keep its queries for the next compaction, and remove its cells again. If
-// it has several parts, each scores at that compaction by its own queries, and a cell has the largest score.
+// Decode a probe on top of the cache, keep its queries for the next compaction, and remove its cells again. If it has several
+// parts, each scores at that compaction by its own queries, and a cell has the largest score.
 //   n         : at most n_probe_rows, and at most the free cells
 //   part_ends : how many tokens come before the end of each part, (n_parts,) ascending; the last one is n. NULL = it is one part
 //   Errors as of edgekv_cache_feed; the cache's cells are as before in any case.
@@ -367,6 +383,7 @@ EDGEKV_API enum edgekv_status edgekv_cache_probe(
                               size_t   err_size);
 
 struct edgekv_compaction_params {
+    uint32_t                         n_bytes;
     const struct edgekv_policy *     policy;
     const struct edgekv_protection * protection;
     uint32_t                         budget;
@@ -378,6 +395,8 @@ struct edgekv_compaction_params {
     const float *                    shares;     // GIVEN: of every head, layer by layer, at least 0; heads that share rows are
                                                  // compared with each other
 };
+
+EDGEKV_DEFAULT(edgekv_compaction_params)
 
 struct edgekv_compaction {
     uint64_t n_evicted;     // cells evicted, summed over heads
@@ -576,6 +595,7 @@ struct edgekv_setting {
 
 // What a setting is chosen within.
 struct edgekv_choice {
+    uint32_t n_bytes;
     uint32_t budget;       // cells; 0 = as many as fit
     uint32_t least_budget; // the fewest: protected cells and one more
     uint32_t block;        // 0 = chosen
@@ -589,6 +609,8 @@ struct edgekv_choice {
     int32_t  ragged;       // nonzero: heads may keep different numbers of cells
     int32_t  repositions;  // nonzero: keys may be turned to other RoPE positions
 };
+
+EDGEKV_DEFAULT(edgekv_choice)
 
 // Whether a setting fits: 1 = yes, 0 = no, -1 = the model cannot have it, -2 = give up.
 typedef int32_t (*edgekv_setting_fits)(void * user_data, const struct edgekv_setting * setting);
@@ -619,13 +641,17 @@ EDGEKV_API enum edgekv_status edgekv_plan_largest(
 // The largest budget that has positions in the trained context for a head's cells, a block and a probe.
 EDGEKV_API uint32_t edgekv_plan_most_cells(const struct edgekv_choice * choice, uint32_t block);
 
-// What to plan. edgekv_plan_request_default fills in all but the ceiling, as `edgekv ask` has it.
+// Name of the policy that scores by a probe's queries, unless the program has another: the largest weight of its last 64 tokens.
+#define EDGEKV_PROBE_POLICY "snapkv(window=64, kernel=61, aggregate=max)"
+
+// What to plan. The default is that of `edgekv ask`, without a ceiling.
 struct edgekv_plan_request {
+    uint32_t n_bytes;
     uint64_t ceiling_bytes;  // of the whole process
     uint64_t reserved_bytes; // what the program itself will take beside edgekv after it has planned
 
-    struct edgekv_policy policy;       // scores the cells: keydiff
-    struct edgekv_policy probe_policy; // scores by a probe's queries: snapkv, the largest weight
+    const struct edgekv_policy * policy;       // scores the cells; NULL = keydiff
+    const struct edgekv_policy * probe_policy; // scores by a probe's queries; NULL = EDGEKV_PROBE_POLICY
 
     uint32_t n_probe;     // longest probe, in tokens: 64; 0 = no probes, and probe_policy is not read
     uint32_t n_sink;      // first positions that are protected: 4
@@ -639,16 +665,18 @@ struct edgekv_plan_request {
     int32_t  repositions; // nonzero: keys may be turned to other RoPE positions, where the model's can: 1
 };
 
-EDGEKV_API struct edgekv_plan_request edgekv_plan_request_default(void);
+EDGEKV_DEFAULT(edgekv_plan_request)
 
-// What a process will hold that runs a model in a setting.
+// What a process will hold that runs a model in a setting. Since other structs lie in it, its size must be that of this library.
 struct edgekv_plan {
+    uint32_t n_bytes;
     uint64_t ceiling_bytes;
     uint64_t peak_bytes; // planned peak of the whole process: the sum of the parts
     uint64_t cell_bytes; // K and V of one cell, over all layers and heads
 
     struct edgekv_parts        parts;
-    struct edgekv_policy       probe_policy; // that of the request, with what was chosen
+    struct edgekv_policy       policy;       // those of the request, or its defaults
+    struct edgekv_policy       probe_policy;
     struct edgekv_setting      setting;
     struct edgekv_layout       layout; // setting.budget + setting.block + layout.n_probe cells per head
     struct edgekv_cache_params cache;  // cache.repositions says whether keys can be turned
@@ -659,9 +687,11 @@ struct edgekv_plan {
     uint32_t n_tokens_max; // tokens that can be read and said without leaving it; UINT32_MAX = any number
 };
 
+EDGEKV_DEFAULT(edgekv_plan)
+
 // Plan for a model in the host's memory. Nothing is loaded but its vocabulary, which is freed again. What the process holds
 // is measured: a program plans when it has what it needs beside the model, and states the rest as reserved_bytes.
-//   plan : with EDGEKV_STATUS_OVER_CEILING the one that is least over the ceiling
+//   plan : n_bytes is the program's; with EDGEKV_STATUS_OVER_CEILING the one that is least over the ceiling
 //   EDGEKV_STATUS_OVER_CEILING      nothing fits; the message says what is needed
 //   EDGEKV_STATUS_INVALID_ARGUMENT  the request is impossible, for any model or for this one
 //   EDGEKV_STATUS_MODEL_INVALID     there is no such file, or llama.cpp refused it

@@ -59,11 +59,14 @@ EDGEKV_API uint64_t edgekv_archive_written_bytes(const struct edgekv_archive * a
 EDGEKV_API uint64_t edgekv_archive_segment_bytes(const struct edgekv_shape * shape);
 
 struct edgekv_recall_params {
+    uint32_t n_bytes;
     uint32_t n_cells; // cells of every head that are filled, at most
     uint32_t n_rows;  // newest tokens of the probe whose queries score; 0 = all
     uint32_t before;  // a cell's score is the mean of what the cells get that lie up to so many positions before it
     uint32_t after;   // and so many after it
 };
+
+EDGEKV_DEFAULT(edgekv_recall_params)
 
 struct edgekv_recall {
     uint32_t n_cells;   // free cells of every head that were taken: filled in the head that lacks most

@@ -23,6 +23,23 @@ extern "C" {
 
 #define EDGEKV_ABI_VERSION 24
 
+// A struct that a program fills in begins with n_bytes, its size in the header that the program is compiled with. Begin with its default:
+//
+//     struct edgekv_policy policy = edgekv_policy_default();
+//
+// So members that are added later break no program. A shorter struct, of an older header, has the defaults of what it lacks. A longer one,
+// of a newer header, is taken if all that this library does not know is 0. Another size is refused with EDGEKV_STATUS_INVALID_ARGUMENT.
+// New members go last, and no such struct ends in padding. A struct that the library writes has one size for each EDGEKV_ABI_VERSION.
+//
+// edgekv_..._init writes the default to a struct of so many bytes. edgekv_..._default is compiled with the program.
+#define EDGEKV_DEFAULT(name)                                               \
+    EDGEKV_API void name##_init(struct name * given, uint32_t n_bytes);    \
+    static inline struct name name##_default(void) {                       \
+        struct name made;                                                  \
+        name##_init(&made, (uint32_t) sizeof(made));                       \
+        return made;                                                       \
+    }
+
 // New values go last.
 enum edgekv_status {
     EDGEKV_STATUS_OK               = 0,
@@ -113,6 +130,7 @@ enum edgekv_spread {
 struct edgekv_scorer;
 
 struct edgekv_policy {
+    uint32_t n_bytes;
     int32_t  base;     // enum edgekv_base
     int32_t  anchor;   // enum edgekv_anchor
     int32_t  metric;   // enum edgekv_metric
@@ -149,19 +167,35 @@ struct edgekv_policy {
                        // was a mean yet
 };
 
+EDGEKV_DEFAULT(edgekv_policy) // keydiff
+
+// Set a policy by its name, as Python and the command line spell it: a base, then wrappers, each with options of its own, as in
+// "keydiff+merge" or "snapkv(window=64, kernel=61, aggregate=max)+critical". docs/policies.md lists them.
+//   policy : n_bytes is the program's; all else is written
+//   EDGEKV_STATUS_INVALID_ARGUMENT  there is no such name, option or value; or they do not go together; or the option protects cells,
+//                                   which edgekv_protection does
+EDGEKV_API enum edgekv_status edgekv_policy_parse(
+                          const char * text,
+                struct edgekv_policy * policy,
+                                char * err,
+                              size_t   err_size);
+
 // The keys or values of one head: n rows of `dim` elements, `stride_bytes` apart.
 struct edgekv_rows {
+    uint32_t     n_bytes;
+    int32_t      type; // enum ggml_type: F32, F16, Q8_0 or Q4_0
     const void * data;
-    int32_t      type;    // enum ggml_type: F32, F16, Q8_0 or Q4_0
-    uint32_t     dim;     // elements of a row
     uint64_t     n;
     uint64_t     stride_bytes;
+    uint32_t     dim;      // elements of a row
     uint32_t     rotation; // rows are stored Hadamard-rotated in runs of this many elements; 0 = as they are
-    uint32_t     reserved;
 };
+
+EDGEKV_DEFAULT(edgekv_rows)
 
 // The n cells of one head, in any order. What a policy does not read may be NULL.
 struct edgekv_cells {
+    uint32_t                   n_bytes;
     const struct edgekv_rows * keys;
     const struct edgekv_rows * values;      // AHAKV, `weigh`
     const int32_t *            positions;   // (n,)
@@ -171,8 +205,11 @@ struct edgekv_cells {
     uint32_t                   head;
 };
 
+EDGEKV_DEFAULT(edgekv_cells)
+
 // The newest queries of the heads that share one KV head, rotated as the keys are.
 struct edgekv_queries {
+    uint32_t        n_bytes;
     const float *   data;      // (n_head, n_rows, dim)
     const int32_t * positions; // (n_rows,) ascending
     uint32_t        n_head;
@@ -183,6 +220,8 @@ struct edgekv_queries {
     float           softcap; // c of the model's attention, c tanh(x/c); 0 = none
     const float *   sinks;   // (n_head,) logits of learnt sinks, which take attention and have no value; NULL = none
 };
+
+EDGEKV_DEFAULT(edgekv_queries)
 
 // Score n cells. scores (n,) come in the order of the cells; of `critical` they are the second stage's.
 //   queries : NULL where the policy reads none;  budget : cells, for AHAKV
@@ -196,11 +235,14 @@ EDGEKV_API enum edgekv_status edgekv_score(
                               size_t   err_size);
 
 struct edgekv_protection {
+    uint32_t        n_bytes;
     uint32_t        n_sink;   // positions [0, n_sink) stay
     uint32_t        n_recent; // the newest n_recent cells stay
     const int32_t * pinned;   // pairs p0, p1: positions [p0, p1) stay
     size_t          n_pinned; // number of pairs
 };
+
+EDGEKV_DEFAULT(edgekv_protection) // no cell
 
 // Choose the cells that stay: protected ones first, then the best scores; ties keep the later position.
 //   kept   : room for min(n, budget) cell indices; written ascending by position
@@ -233,10 +275,13 @@ EDGEKV_API enum edgekv_status edgekv_choose(
 
 // The scores of one head's cells, to be compared with those of other heads.
 struct edgekv_scored {
+    uint32_t        n_bytes;
     const float *   scores;    // (n,)
     const int32_t * positions; // (n,)
     size_t          n;
 };
+
+EDGEKV_DEFAULT(edgekv_scored)
 
 // Split a budget over heads that share their cells (policy.safeguard): budgets (n_heads,), whose sum is
 // n_heads * budget, or less where the heads hold less. No head gets more than it holds, more than `largest`, or less
@@ -335,12 +380,15 @@ struct edgekv_layer_view {
 };
 
 struct edgekv_scorer {
+    uint32_t n_bytes;
     // Write scores (n_head_kv, n); anything but 0 fails the compaction, and so does a score that is not written.
     int32_t (*score)(void * user_data, const struct edgekv_layer_view * view, float * scores);
     void *   user_data;
     uint32_t reads;  // sum of enum edgekv_reads
     uint32_t n_rows; // newest rows of queries that it wants
 };
+
+EDGEKV_DEFAULT(edgekv_scorer)
 
 #ifdef __cplusplus
 }

@@ -99,7 +99,7 @@ int main(int argc, char ** argv) {
 
     Times               times;
     const Model         model(argv[1]);
-    const edgekv_layout layout = { n_cells + n_block, n_cells + n_block, 0 };
+    const edgekv_layout layout = { sizeof(edgekv_layout), n_cells + n_block, n_cells + n_block, 0 };
     const Context       context(model, kv_type, static_cast<int32_t>(n_threads), layout, n_block, time_node, &times);
     const Cache         cache = open_cache(context);
 
@@ -118,11 +118,11 @@ int main(int argc, char ** argv) {
     for (uint32_t i = 0; i < n_cells; i += n_block) {
         decode(i, std::min(n_block, n_cells - i));
     }
-    const edgekv_protection protection = {};
-    edgekv_policy policy = {};
+    const edgekv_protection protection = edgekv_protection_default();
+    edgekv_policy policy = edgekv_policy_default();
     policy.rounds = 1;
     policy.kernel = 1;
-    edgekv_compaction_params params = {};
+    edgekv_compaction_params params = edgekv_compaction_params_default();
     params.policy     = &policy;
     params.protection = &protection;
     params.budget     = n_cells;

@@ -1,6 +1,7 @@
 // c_abi MODEL [KV_TYPE]: a C program that has nothing but edgekv.h (and llama.h with it).
 #include "edgekv.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,12 +37,12 @@ static void refuse_what_is_no_model(const char * program) {
     CHECK(edgekv_model_load(no_models[0], &params, 0, &model, err, 4) == EDGEKV_STATUS_MODEL_INVALID && strlen(err) == 3);
 }
 
-static const struct edgekv_layout layout = { BUDGET + BLOCK, BUDGET + BLOCK, 0, 1 };
+static const struct edgekv_layout layout = { sizeof(struct edgekv_layout), BUDGET + BLOCK, BUDGET + BLOCK, 0, 1 };
 
 // Contexts that llama.cpp makes and edgekv cannot use.
 static void refuse_contexts(struct llama_model * model, struct llama_context_params params) {
-    struct edgekv_layout             few   = { 64, 63, 0 };
-    const struct edgekv_cache_params plain = { 0 };
+    struct edgekv_layout             few   = { sizeof(struct edgekv_layout), 64, 63, 0 };
+    const struct edgekv_cache_params plain = edgekv_cache_params_default();
     struct edgekv_cache *            cache = NULL;
     struct llama_context *           ctx   = NULL;
 
@@ -72,18 +73,17 @@ static void refuse_contexts(struct llama_model * model, struct llama_context_par
 }
 
 static void feed_and_compact(struct llama_context * ctx) {
-    const struct edgekv_cache_params plain      = { 0 };
+    const struct edgekv_cache_params plain      = edgekv_cache_params_default();
     const int32_t                    pinned[2]  = { 20, 24 };
-    const struct edgekv_protection   protection = { 4, 8, pinned, 1 };
-    struct edgekv_policy             policy     = { 0 };
+    const struct edgekv_protection   protection = { sizeof(struct edgekv_protection), 4, 8, pinned, 1 };
+    struct edgekv_policy             policy     = edgekv_policy_default();
     struct edgekv_compaction         result     = { 0 };
     struct edgekv_cache *            cache      = NULL;
     struct edgekv_shape              shape      = { 0 };
     struct edgekv_memory             memory     = { 0 };
 
-    policy.base   = EDGEKV_BASE_KEYDIFF;
-    policy.kernel = 7;
-    policy.rounds = 1;
+    CHECK(edgekv_policy_parse("keydiff(kernel=7)", &policy, err, sizeof(err)) == EDGEKV_STATUS_OK);
+    CHECK(policy.base == EDGEKV_BASE_KEYDIFF && policy.kernel == 7);
     CHECK(edgekv_context_shape(ctx, &shape, err, sizeof(err)) == EDGEKV_STATUS_OK);
     CHECK(edgekv_context_memory(ctx, &memory, err, sizeof(err)) == EDGEKV_STATUS_OK);
     CHECK(memory.kv_bytes == shape.cell_bytes * shape.n_cells && memory.weight_bytes > 0);
@@ -98,7 +98,7 @@ static void feed_and_compact(struct llama_context * ctx) {
         CHECK(edgekv_cache_n_past(cache) == past);
         CHECK(edgekv_cache_feed(cache, tokens, BLOCK, 1, err, sizeof(err)) == EDGEKV_STATUS_OK);
         CHECK(llama_get_logits_ith(ctx, -1) != NULL);
-        const struct edgekv_compaction_params how = { &policy, &protection, BUDGET, 0, 0, NULL };
+        const struct edgekv_compaction_params how = { sizeof(struct edgekv_compaction_params), &policy, &protection, BUDGET, 0, 0, NULL };
         CHECK(edgekv_cache_compact(cache, &how, &result, err, sizeof(err)) == EDGEKV_STATUS_OK);
         CHECK(result.n_evicted == (past < BUDGET ? 0 : (uint64_t) BLOCK * shape.n_head_total));
     }
@@ -118,7 +118,7 @@ static void feed_and_compact(struct llama_context * ctx) {
     }
     CHECK(edgekv_cache_positions(cache, shape.n_layer, 0, positions, err, sizeof(err)) == EDGEKV_STATUS_INVALID_ARGUMENT);
 
-    struct edgekv_rows rows = { 0 };
+    struct edgekv_rows rows = edgekv_rows_default();
     const size_t       size = (size_t) (shape.cell_bytes * BUDGET); // more than one head's
     void *             keys = malloc(size);
     CHECK(keys != NULL);
@@ -141,9 +141,68 @@ static void feed_and_compact(struct llama_context * ctx) {
     edgekv_cache_free(cache);
 }
 
+// What a program with an older header gives: the first bytes of a struct, and nothing behind them.
+static void * cut(const void * whole, uint32_t n_bytes) {
+    char * made = malloc(n_bytes);
+    CHECK(made != NULL);
+    memcpy(made, whole, n_bytes);
+    memcpy(made, &n_bytes, sizeof(n_bytes));
+    return made;
+}
+
+static void take_structs_of_other_headers(struct llama_context * ctx) {
+    const llama_token                tokens[8]  = { 1, 2, 3, 4, 5, 6, 7, 8 };
+    const struct edgekv_cache_params plain      = edgekv_cache_params_default();
+    const struct edgekv_policy       policy     = edgekv_policy_default();
+    const struct edgekv_protection   protection = edgekv_protection_default();
+    struct edgekv_compaction_params  how        = edgekv_compaction_params_default();
+    struct edgekv_cache *            cache      = NULL;
+    struct edgekv_compaction         result;
+
+    void * old_params     = cut(&plain, offsetof(struct edgekv_cache_params, slot));
+    void * old_policy     = cut(&policy, offsetof(struct edgekv_policy, pool));
+    void * old_protection = cut(&protection, offsetof(struct edgekv_protection, n_sink));
+    how.policy            = old_policy;
+    how.protection        = old_protection;
+    how.budget            = 4;
+    void * old_how        = cut(&how, offsetof(struct edgekv_compaction_params, probed));
+    CHECK(edgekv_cache_open(ctx, old_params, &cache, err, sizeof(err)) == EDGEKV_STATUS_OK);
+    CHECK(edgekv_cache_feed(cache, tokens, 8, 0, err, sizeof(err)) == EDGEKV_STATUS_OK);
+    CHECK(edgekv_cache_compact(cache, old_how, &result, err, sizeof(err)) == EDGEKV_STATUS_OK);
+    CHECK(edgekv_cache_n_cells(cache) == 4);
+
+    struct {
+        struct edgekv_part known;
+        uint64_t           further;
+    } newer[2];
+    memset(newer, 0, sizeof(newer));
+    newer[0].known         = edgekv_part_default();
+    newer[0].known.n_bytes = sizeof(newer[0]);
+    newer[0].known.cache   = cache;
+    newer[0].known.tokens  = tokens;
+    newer[0].known.n       = 3;
+    CHECK(edgekv_cache_feed_together(&newer[0].known, 1, err, sizeof(err)) == EDGEKV_STATUS_OK);
+    CHECK(edgekv_cache_n_past(cache) == 11 && newer[0].known.n_bytes == sizeof(newer[0]));
+    newer[1] = newer[0]; // the library finds it, and sees that it is the same cache
+    CHECK(edgekv_cache_feed_together(&newer[0].known, 2, err, sizeof(err)) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(err, "fed twice") != NULL);
+    newer[0].further = 1;
+    CHECK(edgekv_cache_feed_together(&newer[0].known, 1, err, sizeof(err)) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(err, "edgekv_part") != NULL && edgekv_cache_n_past(cache) == 11);
+
+    how.n_bytes = 8;
+    CHECK(edgekv_cache_compact(cache, &how, &result, err, sizeof(err)) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(err, "n_bytes = 8 is not the size of a struct edgekv_compaction_params") != NULL);
+    edgekv_cache_free(cache);
+    free(old_params);
+    free(old_policy);
+    free(old_protection);
+    free(old_how);
+}
+
 static void plan_and_open(const char * path, int32_t kv_type) {
     struct edgekv_plan_request request = edgekv_plan_request_default();
-    struct edgekv_plan         plan    = { 0 };
+    struct edgekv_plan         plan    = edgekv_plan_default();
     struct llama_model *       model   = NULL;
     struct llama_context *     ctx     = NULL;
     struct edgekv_cache *      cache   = NULL;
@@ -174,15 +233,21 @@ static void plan_and_open(const char * path, int32_t kv_type) {
     llama_model_free(model);
 }
 
+static struct edgekv_layout layout_for(uint32_t n_probe, uint32_t ragged, uint32_t n_ctx_train) {
+    struct edgekv_layout made = edgekv_layout_default();
+    CHECK(edgekv_layout_for(BUDGET, BLOCK, n_probe, ragged, n_ctx_train, &made, err, sizeof(err)) == EDGEKV_STATUS_OK);
+    return made;
+}
+
 // The library's own parameters, and what it refuses.
 static void fill_params(const struct llama_model * model, enum ggml_type type, struct llama_context_params * params) {
     const uint32_t             spare  = BLOCK + 5;
-    const struct edgekv_layout ragged = edgekv_layout_for(BUDGET, BLOCK, 5, 1, 1 << 20);
-    const struct edgekv_layout even   = edgekv_layout_for(BUDGET, BLOCK, 0, 0, 1 << 20);
+    const struct edgekv_layout ragged = layout_for(5, 1, 1 << 20);
+    const struct edgekv_layout even   = layout_for(0, 0, 1 << 20);
 
     CHECK(ragged.n_cells == BUDGET + spare && ragged.n_cells_max == EDGEKV_HEAD_LIMIT * BUDGET + spare && ragged.n_probe == 5);
-    CHECK(edgekv_layout_for(BUDGET, BLOCK, 5, 1, 10 * BUDGET).n_cells_max == 5 * BUDGET); // half of the trained context
-    CHECK(edgekv_layout_for(BUDGET, BLOCK, 5, 1, 2 * BUDGET).n_cells_max == EDGEKV_HEAD_LEAST * BUDGET + spare);
+    CHECK(layout_for(5, 1, 10 * BUDGET).n_cells_max == 5 * BUDGET); // half of the trained context
+    CHECK(layout_for(5, 1, 2 * BUDGET).n_cells_max == EDGEKV_HEAD_LEAST * BUDGET + spare);
     CHECK(memcmp(&even, &layout, sizeof(layout)) == 0);
     CHECK(edgekv_context_params_for(model, GGML_TYPE_Q5_0, 0, BLOCK, 1, 1, params, err, sizeof(err)) == EDGEKV_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(err, "kv_type") != NULL);
@@ -213,6 +278,7 @@ int main(int argc, char ** argv) {
     refuse_contexts(model, params);
     CHECK(edgekv_context_new(model, &params, &layout, &ctx, err, sizeof(err)) == EDGEKV_STATUS_OK);
     feed_and_compact(ctx);
+    take_structs_of_other_headers(ctx);
     llama_free(ctx);
     llama_model_free(model);
     puts("OK");

@@ -39,7 +39,7 @@ struct Model {
 
 // kv_type: of keys and values, or "f16/q8_0" where they differ.
 struct Context {
-    Context(const Model & model, const char * kv_type, int32_t n_threads = 1, const edgekv_layout & layout = { 256, 256, 0 },
+    Context(const Model & model, const char * kv_type, int32_t n_threads = 1, const edgekv_layout & layout = { sizeof(edgekv_layout), 256, 256, 0 },
             uint32_t n_at_once = n_ubatch, ggml_backend_sched_eval_callback observer = nullptr, void * observed = nullptr) {
         const std::map<std::string, ggml_type> types = { { "f16", GGML_TYPE_F16 }, { "q8_0", GGML_TYPE_Q8_0 }, { "q4_0", GGML_TYPE_Q4_0 } };
 
@@ -67,6 +67,12 @@ struct Context {
     llama_context * ctx = nullptr;
 };
 
+inline edgekv_layout layout_for(uint32_t budget, uint32_t block, uint32_t n_probe, uint32_t ragged, uint32_t n_ctx_train) {
+    edgekv_layout layout = edgekv_layout_default();
+    CHECK(edgekv_layout_for(budget, block, n_probe, ragged, n_ctx_train, &layout, nullptr, 0) == EDGEKV_STATUS_OK);
+    return layout;
+}
+
 struct FreeCache {
     void operator()(edgekv_cache * cache) const { edgekv_cache_free(cache); }
 };
@@ -90,7 +96,7 @@ class Staged {
     }
 };
 
-inline Cache open_cache(const Context & context, const edgekv_cache_params & needs = {}) {
+inline Cache open_cache(const Context & context, const edgekv_cache_params & needs = edgekv_cache_params_default()) {
     edgekv_cache * cache = nullptr;
     CHECK(edgekv_cache_open(context.ctx, &needs, &cache, nullptr, 0) == EDGEKV_STATUS_OK);
     return Cache(cache);
@@ -123,7 +129,7 @@ inline edgekv_status feed(const Cache & cache, size_t n, std::string * message =
 }
 
 inline edgekv_policy policy_of(int32_t base, int32_t anchor = EDGEKV_ANCHOR_UNIT_MEAN) {
-    edgekv_policy policy = {};
+    edgekv_policy policy = edgekv_policy_default();
     policy.base          = base;
     policy.anchor        = anchor;
     policy.kernel        = 1;
@@ -133,10 +139,10 @@ inline edgekv_policy policy_of(int32_t base, int32_t anchor = EDGEKV_ANCHOR_UNIT
     return policy;
 }
 
-inline edgekv_status compact(const Cache & cache, const edgekv_policy & policy, uint32_t budget, const edgekv_protection & protection = {},
-                      edgekv_compaction * result = nullptr, const uint32_t * budgets = nullptr, bool reposition = false) {
+inline edgekv_status compact(const Cache & cache, const edgekv_policy & policy, uint32_t budget,
+                      const edgekv_protection & protection = edgekv_protection_default(), edgekv_compaction * result = nullptr, const uint32_t * budgets = nullptr, bool reposition = false) {
     edgekv_compaction              own;
-    const edgekv_compaction_params params = { &policy, &protection, budget, 0, 0, budgets, reposition };
+    const edgekv_compaction_params params = { sizeof(params), &policy, &protection, budget, 0, 0, budgets, reposition };
     return edgekv_cache_compact(cache.get(), &params, result ? result : &own, nullptr, 0);
 }
 
@@ -144,7 +150,7 @@ inline edgekv_status compact(const Cache & cache, const edgekv_policy & policy, 
 struct Head {
     std::vector<int32_t> positions;
     std::vector<char>    k, v;
-    edgekv_rows          k_rows, v_rows;
+    edgekv_rows          k_rows = edgekv_rows_default(), v_rows = edgekv_rows_default();
 
     std::vector<char> row(bool values, size_t i) const {
         const auto & data  = values ? v : k;

@@ -1,6 +1,8 @@
 // CHECK: print a line for each condition that does not hold and count it in n_failed.
 #pragma once
 
+#include "edgekv_policy.h"
+
 #include <cstdio>
 
 inline int n_failed = 0;
@@ -13,4 +15,8 @@ inline bool check_that(bool holds, const char * condition, const char * file, in
         ++n_failed;
     }
     return holds;
+}
+
+inline edgekv_protection protecting(uint32_t n_sink, uint32_t n_recent, const int32_t * pinned = nullptr, size_t n_pinned = 0) {
+    return { sizeof(edgekv_protection), n_sink, n_recent, pinned, n_pinned };
 }

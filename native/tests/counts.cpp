@@ -58,8 +58,8 @@ edgekv_policy expected() {
 // A cache on the device for one policy, with room for a budget and a block. divided: heads may keep what they are given
 struct Counted {
     Counted(const Model & model, const edgekv_policy & policy, bool divided, bool probed) :
-        policy(policy), context(model, "f16", 1, edgekv_layout_for(budget, block, 2 * n_rows, divided ? EDGEKV_RAGGED_HEADS : 0, 4096), block) {
-        edgekv_cache_params needs = {};
+        policy(policy), context(model, "f16", 1, layout_for(budget, block, 2 * n_rows, divided ? EDGEKV_RAGGED_HEADS : 0, 4096), block) {
+        edgekv_cache_params needs = edgekv_cache_params_default();
         needs.ragged              = divided ? EDGEKV_RAGGED_HEADS : 0;
         needs.n_probe_rows        = probed ? 2 * n_rows : 0;
         CHECK(edgekv_cache_params_for(&policy, block, probed, &needs, nullptr, 0) == EDGEKV_STATUS_OK);
@@ -79,8 +79,9 @@ struct Counted {
     }
 
     void evict(bool probed) {
-        const edgekv_protection        protection = { 4, 8, nullptr, 0 };
-        const edgekv_compaction_params params     = { &policy, &protection, budget, probed, 0, budgets.empty() ? nullptr : budgets.data(), 0, nullptr };
+        const edgekv_protection        protection = { sizeof(edgekv_protection), 4, 8, nullptr, 0 };
+        const edgekv_compaction_params params     = { sizeof(params), &policy, &protection, budget, probed, 0, budgets.empty() ? nullptr : budgets.data(), 0,
+                                                      nullptr };
         edgekv_compaction              result;
         CHECK(edgekv_cache_compact(cache.get(), &params, &result, nullptr, 0) == EDGEKV_STATUS_OK);
         CHECK(result.n_evicted > 0);

@@ -8,7 +8,7 @@ namespace {
 constexpr llama_token question[] = { 5, 7, 11, 13 };
 
 Cache open_late(const Context & context) {
-    edgekv_cache_params needs = {};
+    edgekv_cache_params needs = edgekv_cache_params_default();
     needs.n_query_rows        = 8;
     needs.n_probe_rows        = 4;
     return open_cache(context, needs);
@@ -61,7 +61,7 @@ void test_free(const Model & model) {
 // Heads of different memories draw on rows of their own.
 void test_holds(const char * path) {
     const Model   model(path, false, late::device(), 2); // the output and the last layer are there
-    const Context context(model, "f16", 1, { 64, 150, 0 });
+    const Context context(model, "f16", 1, { sizeof(edgekv_layout), 64, 150, 0 });
     const Cache   cache = open_late(context);
     CHECK(cache->shape.n_layer == 2 && cache->shape.n_head_total == 4);
     const auto holds = [&](const std::vector<uint32_t> & cells) {

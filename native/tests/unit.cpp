@@ -7,6 +7,7 @@
 #include "evict/team.h"
 #include "ggml.h"
 #include "hooks/status.h"
+#include "plan/open.h"
 #include "rows/rows.h"
 #include "score/score.h"
 
@@ -84,7 +85,7 @@ static void test_rows_of_floats() {
     std::vector<float> row(33);
 
     // rows of 33 within rows of 40
-    const Rows f32({ values.data(), GGML_TYPE_F32, 33, 3, 40 * sizeof(float), 0, 0 });
+    const Rows f32({ sizeof(edgekv_rows), GGML_TYPE_F32, values.data(), 3, 40 * sizeof(float), 33, 0 });
     for (size_t i = 0; i < 3; ++i) {
         f32.read(i, row.data());
         CHECK(std::equal(row.begin(), row.end(), values.data() + 40 * i));
@@ -92,7 +93,7 @@ static void test_rows_of_floats() {
 
     std::vector<ggml_fp16_t> halves(values.size());
     std::transform(values.begin(), values.end(), halves.begin(), ggml_fp32_to_fp16);
-    const Rows f16({ halves.data(), GGML_TYPE_F16, 33, 3, 40 * sizeof(ggml_fp16_t), 0, 0 });
+    const Rows f16({ sizeof(edgekv_rows), GGML_TYPE_F16, halves.data(), 3, 40 * sizeof(ggml_fp16_t), 33, 0 });
     for (size_t i = 0; i < 3; ++i) {
         f16.read(i, row.data());
         for (size_t k = 0; k < row.size(); ++k) {
@@ -107,11 +108,11 @@ static void test_rows_of_blocks() {
     const size_t q8_bytes  = 2 + 32; // scale, 32 bytes
     const size_t q8_stride = 2 * q8_bytes + 6;
     const auto   q8        = quantised_rows(q8_bytes, q8_stride);
-    const Rows   q8_rows({ q8.data(), GGML_TYPE_Q8_0, 64, 2, q8_stride, 0, 0 });
+    const Rows   q8_rows({ sizeof(edgekv_rows), GGML_TYPE_Q8_0, q8.data(), 2, q8_stride, 64, 0 });
     const size_t q4_bytes  = 2 + 16; // scale, 16 low and 16 high halves of bytes
     const size_t q4_stride = 2 * q4_bytes + 6;
     const auto   q4        = quantised_rows(q4_bytes, q4_stride);
-    const Rows   q4_rows({ q4.data(), GGML_TYPE_Q4_0, 64, 2, q4_stride, 0, 0 });
+    const Rows   q4_rows({ sizeof(edgekv_rows), GGML_TYPE_Q4_0, q4.data(), 2, q4_stride, 64, 0 });
     for (size_t i = 0; i < 2; ++i) {
         q8_rows.read(i, row.data());
         for (size_t k = 0; k < 64; ++k) {
@@ -130,7 +131,7 @@ static void test_rows_of_blocks() {
 static void test_rows_that_cannot_be() {
     const std::vector<float> data(256);
     const auto status = [&](const void * rows, int32_t type, uint32_t dim, uint64_t n, uint64_t stride, uint32_t rotation) {
-        return status_of([&] { Rows({ rows, type, dim, n, stride, rotation, 0 }); });
+        return status_of([&] { Rows({ sizeof(edgekv_rows), type, rows, n, stride, dim, rotation }); });
     };
     CHECK(status(data.data(), GGML_TYPE_F32, 32, 2, 128, 0) == EDGEKV_STATUS_OK);
     CHECK(status(data.data(), GGML_TYPE_F32, 128, 1, 0, 64) == EDGEKV_STATUS_OK); // one row needs no stride
@@ -178,7 +179,7 @@ struct Kept {
 };
 
 static Kept kept_of(const std::vector<float> & scores, const std::vector<int32_t> & positions, size_t budget,
-                    const edgekv_protection & protection = {}) {
+                    const edgekv_protection & protection = edgekv_protection_default()) {
     std::vector<uint32_t> kept(std::min(scores.size(), budget));
     size_t                n_kept    = 0;
     char                  err[256]  = "";
@@ -211,26 +212,26 @@ static void test_protection() {
     const std::vector<float>   scores    = { 1, 5, 3, 4, 2 };
     const int32_t              pinned[]  = { 29, 31, 40, 40 };
 
-    CHECK(kept_of(scores, positions, 2, { 31, 0, nullptr, 0 }).status == EDGEKV_STATUS_INVALID_ARGUMENT);
-    CHECK(kept_of(scores, positions, 3, { 31, 0, nullptr, 0 }).cells == (Cells32{ 1, 3, 0 }));
-    CHECK(kept_of(scores, positions, 3, { 0, 2, nullptr, 0 }).cells == (Cells32{ 1, 4, 2 }));
-    CHECK(kept_of(scores, positions, 2, { 0, 0, pinned, 2 }).cells == (Cells32{ 1, 0 })); // [40, 40) is empty
-    CHECK(kept_of(scores, positions, 3, { 0, 1, pinned, 2 }).cells == (Cells32{ 1, 0, 2 }));
-    CHECK(kept_of(scores, positions, 5, { 0, 1000, nullptr, 0 }).status == EDGEKV_STATUS_OK);
+    CHECK(kept_of(scores, positions, 2, protecting(31, 0)).status == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(kept_of(scores, positions, 3, protecting(31, 0)).cells == (Cells32{ 1, 3, 0 }));
+    CHECK(kept_of(scores, positions, 3, protecting(0, 2)).cells == (Cells32{ 1, 4, 2 }));
+    CHECK(kept_of(scores, positions, 2, protecting(0, 0, pinned, 2)).cells == (Cells32{ 1, 0 })); // [40, 40) is empty
+    CHECK(kept_of(scores, positions, 3, protecting(0, 1, pinned, 2)).cells == (Cells32{ 1, 0, 2 }));
+    CHECK(kept_of(scores, positions, 5, protecting(0, 1000)).status == EDGEKV_STATUS_OK);
 
-    const Kept over = kept_of(scores, positions, 3, { 0, 4, nullptr, 0 });
+    const Kept over = kept_of(scores, positions, 3, protecting(0, 4));
     CHECK(over.status == EDGEKV_STATUS_INVALID_ARGUMENT);
     CHECK(over.message == "4 protected cells exceed the budget of 3; raise the budget or protect fewer");
 
     const int32_t backwards[] = { 5, 4 };
-    CHECK(kept_of(scores, positions, 3, { 0, 0, backwards, 1 }).status == EDGEKV_STATUS_INVALID_ARGUMENT);
-    CHECK(kept_of(scores, positions, 3, { 0, 0, nullptr, 1 }).status == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(kept_of(scores, positions, 3, protecting(0, 0, backwards, 1)).status == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(kept_of(scores, positions, 3, protecting(0, 0, nullptr, 1)).status == EDGEKV_STATUS_INVALID_ARGUMENT);
 }
 
 static void test_scores_that_are_not_finite() {
     for (const float bad : { std::numeric_limits<float>::quiet_NaN(), INFINITY, -INFINITY }) {
         for (const size_t budget : { 1, 2, 3 }) {
-            const Kept kept = kept_of({ 1, bad, 2 }, { 7, 8, 9 }, budget, { 0, 1, nullptr, 0 });
+            const Kept kept = kept_of({ 1, bad, 2 }, { 7, 8, 9 }, budget, protecting(0, 1));
             CHECK(kept.status == EDGEKV_STATUS_NOT_FINITE);
             CHECK(kept.message.find("position 8 ") != std::string::npos);
         }
@@ -242,16 +243,16 @@ static void test_scores_that_are_not_finite() {
 static std::vector<float> scores_of(const edgekv_policy & policy, const std::vector<float> & keys,
                                     const std::vector<int32_t> & positions) {
     const uint32_t    dim  = static_cast<uint32_t>(keys.size() / positions.size());
-    const edgekv_rows rows = { keys.data(), GGML_TYPE_F32, dim, positions.size(), dim * sizeof(float), 0, 0 };
+    const edgekv_rows rows = { sizeof(edgekv_rows), GGML_TYPE_F32, keys.data(), positions.size(), dim * sizeof(float), dim, 0 };
 
-    const edgekv_cells cells = { &rows, nullptr, positions.data(), nullptr, nullptr, 0, 0 };
+    const edgekv_cells cells = { sizeof(edgekv_cells), &rows, nullptr, positions.data(), nullptr, nullptr, 0, 0 };
     std::vector<float> scores(positions.size());
     CHECK(edgekv_score(&policy, &cells, nullptr, 0, scores.data(), nullptr, 0) == EDGEKV_STATUS_OK);
     return scores;
 }
 
 static edgekv_policy policy_of(int32_t base, uint32_t kernel = 1, int32_t pool = EDGEKV_POOL_AVG) {
-    edgekv_policy policy = {};
+    edgekv_policy policy = edgekv_policy_default();
     policy.base          = base;
     policy.kernel        = kernel;
     policy.pool          = pool;
@@ -303,7 +304,7 @@ static void test_scratch() {
     CHECK(kept.held() == Scratch::bytes(size));
     const auto           queries   = random_values(size.n_window * dim);
     const int32_t        asked[]   = { 50, 60, 70 };
-    const edgekv_queries window    = { queries.data(), asked, 2, 3, dim, 71, 0.125f, 0.0f, nullptr };
+    const edgekv_queries window    = { sizeof(edgekv_queries), queries.data(), asked, 2, 3, dim, 71, 0.125f, 0.0f, nullptr };
 
     for (const size_t n : { n_max, size_t(3), size_t(1), size_t(57), size_t(0), n_max }) {
         const auto            keys = random_values(n * dim);
@@ -313,7 +314,7 @@ static void test_scratch() {
             positions[i]     = static_cast<int32_t>(n - i); // the newest first
             order[n - 1 - i] = static_cast<uint32_t>(i);
         }
-        const Rows rows({ keys.data(), GGML_TYPE_F32, dim, n, dim * sizeof(float), 0, 0 });
+        const Rows rows({ sizeof(edgekv_rows), GGML_TYPE_F32, keys.data(), n, dim * sizeof(float), dim, 0 });
         const Cells cells{ rows, &rows, positions.data(), order.data(), nullptr, nullptr, nullptr, nullptr, &window, 1, 2 };
         for (int32_t base = EDGEKV_BASE_SINK; base < EDGEKV_BASE_CUSTOM; ++base) {
             for (const int32_t anchor : { EDGEKV_ANCHOR_UNIT_MEAN, EDGEKV_ANCHOR_MEDIAN }) {
@@ -387,7 +388,8 @@ static void test_policies_that_cannot_be() {
     CHECK(status(policy) == EDGEKV_STATUS_INVALID_ARGUMENT);
     CHECK(status(policy_of(EDGEKV_BASE_CUSTOM)) == EDGEKV_STATUS_INVALID_ARGUMENT); // no scorer
 
-    const edgekv_scorer scorer = { [](void *, const edgekv_layer_view *, float *) { return 0; }, nullptr, EDGEKV_READS_KEYS, 0 };
+    const edgekv_scorer scorer = { sizeof(scorer), [](void *, const edgekv_layer_view *, float *) { return 0; }, nullptr, EDGEKV_READS_KEYS,
+                                   0 };
     for (int32_t base = EDGEKV_BASE_SINK; base <= EDGEKV_BASE_CUSTOM; ++base) {
         policy           = policy_of(base);
         policy.scorer    = &scorer;
@@ -411,13 +413,13 @@ static void test_policies_that_cannot_be() {
 
 static void test_null_arguments() {
     const edgekv_policy     policy     = policy_of(EDGEKV_BASE_SINK);
-    const edgekv_protection protection = {};
+    const edgekv_protection protection = edgekv_protection_default();
     const int32_t           position   = 0;
     float                   score      = 0;
-    const edgekv_rows       rows       = { &score, GGML_TYPE_F32, 1, 1, 4, 0, 0 };
-    const edgekv_cells      cells      = { &rows, nullptr, &position, nullptr, nullptr, 0, 0 };
-    const edgekv_cells      no_keys    = { nullptr, nullptr, &position, nullptr, nullptr, 0, 0 };
-    const edgekv_cells      nowhere    = { &rows, nullptr, nullptr, nullptr, nullptr, 0, 0 };
+    const edgekv_rows       rows       = { sizeof(edgekv_rows), GGML_TYPE_F32, &score, 1, 4, 1, 0 };
+    const edgekv_cells      cells      = { sizeof(edgekv_cells), &rows, nullptr, &position, nullptr, nullptr, 0, 0 };
+    const edgekv_cells      no_keys    = { sizeof(edgekv_cells), nullptr, nullptr, &position, nullptr, nullptr, 0, 0 };
+    const edgekv_cells      nowhere    = { sizeof(edgekv_cells), &rows, nullptr, nullptr, nullptr, nullptr, 0, 0 };
     uint32_t                kept       = 0;
     size_t                  n_kept     = 0;
 
@@ -550,15 +552,15 @@ static void test_layouts() {
     const auto same = [](const edgekv_layout & layout, uint32_t n_cells, uint32_t n_cells_max) {
         return layout.n_cells == n_cells && layout.n_cells_max == n_cells_max;
     };
-    CHECK(same(edgekv_layout_for(100, 32, 8, 0, 8192), 140, 140));
-    CHECK(same(edgekv_layout_for(100, 32, 8, EDGEKV_RAGGED_HEADS, 8192), 140, 840));
-    CHECK(same(edgekv_layout_for(100, 32, 8, EDGEKV_RAGGED_HEADS, 1024), 140, 512));
-    CHECK(same(edgekv_layout_for(1u << 29, 128, 64, EDGEKV_RAGGED_HEADS, 8192), (1u << 29) + 192, 3 * (1u << 29) + 192));
-    CHECK(same(edgekv_layout_for(1u << 29, 128, 64, EDGEKV_RAGGED_HEADS, UINT32_MAX), (1u << 29) + 192, UINT32_MAX / 2));
-    CHECK(same(edgekv_layout_for(1u << 31, 128, 64, EDGEKV_RAGGED_HEADS, 8192), (1u << 31) + 192, UINT32_MAX));
+    CHECK(same(layout_for(100, 32, 8, 0, 8192), 140, 140));
+    CHECK(same(layout_for(100, 32, 8, EDGEKV_RAGGED_HEADS, 8192), 140, 840));
+    CHECK(same(layout_for(100, 32, 8, EDGEKV_RAGGED_HEADS, 1024), 140, 512));
+    CHECK(same(layout_for(1u << 29, 128, 64, EDGEKV_RAGGED_HEADS, 8192), (1u << 29) + 192, 3 * (1u << 29) + 192));
+    CHECK(same(layout_for(1u << 29, 128, 64, EDGEKV_RAGGED_HEADS, UINT32_MAX), (1u << 29) + 192, UINT32_MAX / 2));
+    CHECK(same(layout_for(1u << 31, 128, 64, EDGEKV_RAGGED_HEADS, 8192), (1u << 31) + 192, UINT32_MAX));
     for (const uint32_t ragged : { 0u, uint32_t(EDGEKV_RAGGED_HEADS) }) {
-        CHECK(same(edgekv_layout_for(UINT32_MAX - 100, 128, 64, ragged, 8192), UINT32_MAX, UINT32_MAX));
-        CHECK(same(edgekv_layout_for(UINT32_MAX, UINT32_MAX, UINT32_MAX, ragged, UINT32_MAX), UINT32_MAX, UINT32_MAX));
+        CHECK(same(layout_for(UINT32_MAX - 100, 128, 64, ragged, 8192), UINT32_MAX, UINT32_MAX));
+        CHECK(same(layout_for(UINT32_MAX, UINT32_MAX, UINT32_MAX, ragged, UINT32_MAX), UINT32_MAX, UINT32_MAX));
     }
 }
 

@@ -15,7 +15,7 @@
 using Budgets = std::vector<uint32_t>;
 
 static edgekv_policy sharing_policy(double safeguard, double pyramid = 0.0) {
-    edgekv_policy policy = {};
+    edgekv_policy policy = edgekv_policy_default();
     policy.base          = EDGEKV_BASE_TOVA;
     policy.kernel        = 1;
     policy.rounds        = 1;
@@ -39,7 +39,7 @@ struct Heads {
     std::vector<edgekv_scored> scored() const {
         std::vector<edgekv_scored> heads;
         for (size_t g = 0; g < scores.size(); ++g) {
-            heads.push_back({ scores[g].data(), positions[g].data(), scores[g].size() });
+            heads.push_back({ sizeof(edgekv_scored), scores[g].data(), positions[g].data(), scores[g].size() });
         }
         return heads;
     }
@@ -51,7 +51,7 @@ struct Allotted {
     std::string   message;
 };
 
-static Allotted allot_to(const Heads & heads, uint32_t budget, double safeguard, const edgekv_protection & protection = {},
+static Allotted allot_to(const Heads & heads, uint32_t budget, double safeguard, const edgekv_protection & protection = edgekv_protection_default(),
                          uint32_t largest = UINT32_MAX) {
     const edgekv_policy policy   = sharing_policy(safeguard);
     const auto          scored   = heads.scored();
@@ -70,11 +70,11 @@ static void test_best_of_all_heads() {
     CHECK(allot_to(heads, 2, 0.0).budgets == (Budgets{ 4, 2, 0 }));
     CHECK(allot_to(heads, 2, 0.3).budgets == (Budgets{ 3, 2, 1 })); // 3.4, 2, 0.6
     CHECK(allot_to(heads, 2, 1.0).budgets == (Budgets{ 2, 2, 2 }));
-    CHECK(allot_to(heads, 2, 0.0, {}, 2).budgets == (Budgets{ 2, 2, 2 }));
-    CHECK(allot_to(heads, 2, 0.0, { 0, 2, nullptr, 0 }).budgets == (Budgets{ 2, 2, 2 }));
-    CHECK(allot_to(heads, 2, 0.0, { 1, 0, nullptr, 0 }).budgets == (Budgets{ 4, 1, 1 }));
-    CHECK(allot_to(heads, 5, 0.0, { 5, 0, nullptr, 0 }).budgets == (Budgets{ 5, 5, 5 }));
-    CHECK(allot_to(heads, 9, 0.0, {}, 9).budgets == (Budgets{ 5, 5, 5 }));
+    CHECK(allot_to(heads, 2, 0.0, protecting(0, 0), 2).budgets == (Budgets{ 2, 2, 2 }));
+    CHECK(allot_to(heads, 2, 0.0, protecting(0, 2)).budgets == (Budgets{ 2, 2, 2 }));
+    CHECK(allot_to(heads, 2, 0.0, protecting(1, 0)).budgets == (Budgets{ 4, 1, 1 }));
+    CHECK(allot_to(heads, 5, 0.0, protecting(5, 0)).budgets == (Budgets{ 5, 5, 5 }));
+    CHECK(allot_to(heads, 9, 0.0, protecting(0, 0), 9).budgets == (Budgets{ 5, 5, 5 }));
     CHECK(allot_to(heads, 0, 0.0).budgets == (Budgets{ 0, 0, 0 }));
 }
 
@@ -132,7 +132,7 @@ static void test_allotted_sums() {
             std::shuffle(heads.positions.back().begin(), heads.positions.back().end(), engine);
             n_room += std::min<size_t>(largest, scores.size());
         }
-        const Allotted found = allot_to(heads, budget, 0.1 * below(11), { 2, 2, nullptr, 0 }, largest);
+        const Allotted found = allot_to(heads, budget, 0.1 * below(11), protecting(2, 2), largest);
         CHECK(found.status == EDGEKV_STATUS_OK);
         CHECK(std::accumulate(found.budgets.begin(), found.budgets.end(), size_t(0)) == std::min<size_t>(n_room, n_heads * budget));
         for (uint32_t g = 0; g < n_heads; ++g) {
@@ -146,13 +146,13 @@ static void test_heads_that_cannot_share() {
     Heads heads;
     heads.add({ 1, 2, 3, 4 });
     heads.add({ 1, 2, 3, 4 });
-    const Allotted crowded = allot_to(heads, 2, 0.2, { 2, 1, nullptr, 0 });
+    const Allotted crowded = allot_to(heads, 2, 0.2, protecting(2, 1));
     CHECK(crowded.status == EDGEKV_STATUS_INVALID_ARGUMENT);
     CHECK(crowded.message == "3 protected cells exceed the budget of 2; raise the budget or protect fewer");
     CHECK(crowded.budgets == (Budgets{ 77, 77 })); // nothing was written
-    CHECK(allot_to(heads, 2, 0.2, {}, 1).message == "largest=1 is less than the budget of 2; raise it or lower the budget");
+    CHECK(allot_to(heads, 2, 0.2, protecting(0, 0), 1).message == "largest=1 is less than the budget of 2; raise it or lower the budget");
     CHECK(allot_to(heads, 2, 1.1).status == EDGEKV_STATUS_INVALID_ARGUMENT);
-    CHECK(allot_to(heads, 2, 0.2, { 0, 0, nullptr, 1 }).status == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(allot_to(heads, 2, 0.2, protecting(0, 0, nullptr, 1)).status == EDGEKV_STATUS_INVALID_ARGUMENT);
     for (const float bad : { std::numeric_limits<float>::quiet_NaN(), INFINITY, -INFINITY }) {
         heads.scores[1][2] = bad;
         for (const uint32_t budget : { 2u, 4u }) {
@@ -163,9 +163,9 @@ static void test_heads_that_cannot_share() {
     }
 
     const edgekv_policy     policy     = sharing_policy(0.2);
-    const edgekv_protection protection = {};
+    const edgekv_protection protection = edgekv_protection_default();
     const auto              scored     = heads.scored();
-    const edgekv_scored     nowhere    = { nullptr, nullptr, 1 };
+    const edgekv_scored     nowhere    = { sizeof(edgekv_scored), nullptr, nullptr, 1 };
     Budgets                 budgets(2);
     CHECK(edgekv_allot(nullptr, scored.data(), 2, &protection, 4, 4, budgets.data(), nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
     CHECK(edgekv_allot(&policy, nullptr, 2, &protection, 4, 4, budgets.data(), nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);

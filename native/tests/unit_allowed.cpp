@@ -12,13 +12,14 @@ namespace {
 
 constexpr uint32_t n_cells = 256, n_allowed = 96, budget = 64;
 
-constexpr edgekv_layout even = { n_cells, n_cells, 0 }, uneven = { n_cells, 2 * n_cells, 0 };
+constexpr edgekv_layout even = { sizeof(edgekv_layout), n_cells, n_cells, 0 },
+                        uneven = { sizeof(edgekv_layout), n_cells, 2 * n_cells, 0 };
 
 edgekv_status allow(const Cache & cache, uint32_t n) { return edgekv_cache_allow(cache.get(), n, nullptr, 0); }
 
 // A cache and one whose cells are never limited.
 struct Pair {
-    Pair(const Model & model, const char * kv_type, const edgekv_layout & layout, const edgekv_cache_params & needs = {}) :
+    Pair(const Model & model, const char * kv_type, const edgekv_layout & layout, const edgekv_cache_params & needs = edgekv_cache_params_default()) :
         limited_context(model, kv_type, 1, layout), whole_context(model, kv_type, 1, layout),
         limited(open_cache(limited_context, needs)), whole(open_cache(whole_context, needs)) {}
 
@@ -69,7 +70,7 @@ void test_kept(const Model & model, const char * kv_type, const edgekv_policy & 
     // more again: nothing has to go, and all that is there stays
     CHECK(allow(both.limited, n_cells) == EDGEKV_STATUS_OK);
     edgekv_compaction result;
-    CHECK(compact(both.limited, policy, n_allowed, {}, &result) == EDGEKV_STATUS_OK);
+    CHECK(compact(both.limited, policy, n_allowed, protecting(0, 0), &result) == EDGEKV_STATUS_OK);
     CHECK(result.n_evicted == 0 && both.is_alike());
     CHECK(edgekv_cache_n_free(both.limited.get()) == n_cells - n_allowed);
     both.feed_both(n_cells - n_allowed);
@@ -78,7 +79,7 @@ void test_kept(const Model & model, const char * kv_type, const edgekv_policy & 
 
 // Heads that hold different numbers draw on what is allowed together.
 void test_ragged(const Model & model, const char * kv_type, const edgekv_policy & policy) {
-    edgekv_cache_params needs = {};
+    edgekv_cache_params needs = edgekv_cache_params_default();
     needs.ragged              = 1;
     const Pair both(model, kv_type, uneven, needs);
     both.feed_both(200);
@@ -88,7 +89,7 @@ void test_ragged(const Model & model, const char * kv_type, const edgekv_policy 
     }
     CHECK(allow(both.limited, n_allowed) == EDGEKV_STATUS_OK);
     for (const Cache * cache : { &both.limited, &both.whole }) {
-        CHECK(compact(*cache, policy, budget, {}, nullptr, budgets.data()) == EDGEKV_STATUS_OK);
+        CHECK(compact(*cache, policy, budget, protecting(0, 0), nullptr, budgets.data()) == EDGEKV_STATUS_OK);
     }
     CHECK(both.is_alike() && edgekv_cache_n_free(both.limited.get()) == n_allowed - budget);
     both.feed_both(n_allowed - budget);
@@ -97,7 +98,7 @@ void test_ragged(const Model & model, const char * kv_type, const edgekv_policy 
 
 void test_memory(const Model & model, const char * kv_type, const edgekv_policy & policy) {
     const uint32_t n_many = 4096;
-    const Pair     both(model, kv_type, { n_many, n_many, 0 });
+    const Pair     both(model, kv_type, { sizeof(edgekv_layout), n_many, n_many, 0 });
     both.feed_both(n_many);
     const FlatCache::Pool & pool    = memory_of(both.limited_context.ctx).flat->pools().front();
     const size_t            n_bytes = (n_many - n_allowed) * pool.n_heads * std::min(pool.k->nb[1], pool.v->nb[1]);
@@ -119,7 +120,7 @@ void test_memory(const Model & model, const char * kv_type, const edgekv_policy 
 }
 
 void test_refused(const Model & model, const char * kv_type, const edgekv_policy & policy) {
-    const Context context(model, kv_type, 1, { n_cells, n_cells, 0 });
+    const Context context(model, kv_type, 1, { sizeof(edgekv_layout), n_cells, n_cells, 0 });
     const Cache   cache = open_cache(context);
     CHECK(allow(cache, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
     CHECK(allow(cache, n_cells + 1) == EDGEKV_STATUS_INVALID_ARGUMENT);

@@ -21,7 +21,7 @@ std::pair<std::vector<Head>, std::vector<float>> run_blocks(const Model & model,
     const Staged       staged(staging);
     constexpr uint32_t budget = 40, n_block = 24, n_sink = 3, n_recent = 5;
 
-    edgekv_cache_params needs = {};
+    edgekv_cache_params needs = edgekv_cache_params_default();
     CHECK(edgekv_cache_params_for(&policy, n_ubatch, 0, &needs, nullptr, 0) == EDGEKV_STATUS_OK);
     const Context context(model, kv_type, 2);
     const Cache   cache   = open_cache(context, needs);
@@ -32,7 +32,7 @@ std::pair<std::vector<Head>, std::vector<float>> run_blocks(const Model & model,
     llama_set_n_threads(context.ctx, 1, 1); // the cache keeps its two; llama.cpp's would spin on a busy machine
     CHECK(edgekv_cache_bytes(cache.get()) == edgekv_cache_estimate_bytes(&shape, &needs));
 
-    const edgekv_protection protection = { n_sink, n_recent, nullptr, 0 };
+    const edgekv_protection protection = { sizeof(edgekv_protection), n_sink, n_recent, nullptr, 0 };
     for (uint32_t block = 1; block <= 6; ++block) {
         CHECK(feed(cache, n_block) == EDGEKV_STATUS_OK);
         const uint32_t    held   = edgekv_cache_n_cells(cache.get());
@@ -99,9 +99,9 @@ void test_scores_are_those_of_the_rows(const Model & model, const char * kv_type
         CHECK(feed(cache, n_ubatch) == EDGEKV_STATUS_OK);
         const Head         before = read_head(cache, 1, 1);
         std::vector<float> scores(before.positions.size());
-        const edgekv_cells cells = { &before.k_rows, nullptr, before.positions.data(), nullptr, nullptr, 1, 1 };
+        const edgekv_cells cells = { sizeof(edgekv_cells), &before.k_rows, nullptr, before.positions.data(), nullptr, nullptr, 1, 1 };
         CHECK(edgekv_score(&policy, &cells, nullptr, budget, scores.data(), nullptr, 0) == EDGEKV_STATUS_OK);
-        const edgekv_protection protection = {};
+        const edgekv_protection protection = edgekv_protection_default();
         std::vector<uint32_t>   kept(budget);
         size_t                  n_kept = 0;
         CHECK(edgekv_select(scores.data(), before.positions.data(), scores.size(), budget, &protection, kept.data(), &n_kept,
@@ -156,7 +156,7 @@ void test_a_second_cache(const Model & model, const char * kv_type) {
     Cache         first = open_cache(context);
     CHECK(feed(first, 20) == EDGEKV_STATUS_OK);
     const auto                before = read_all(first);
-    const edgekv_cache_params params = {};
+    const edgekv_cache_params params = edgekv_cache_params_default();
     edgekv_cache *            second = nullptr;
     char                      err[512];
     CHECK(edgekv_cache_open(context.ctx, &params, &second, err, sizeof(err)) == EDGEKV_STATUS_INVALID_STATE && second == nullptr);
@@ -170,7 +170,7 @@ void test_a_second_cache(const Model & model, const char * kv_type) {
 void test_means(const Model & model, const char * kv_type) {
     edgekv_policy policy = policy_of(EDGEKV_BASE_KEYDIFF);
     policy.n_merged      = 3;
-    edgekv_cache_params needs = {};
+    edgekv_cache_params needs = edgekv_cache_params_default();
     CHECK(edgekv_cache_params_for(&policy, n_ubatch, 0, &needs, nullptr, 0) == EDGEKV_STATUS_OK);
     const Context context(model, kv_type);
     if (std::strstr(kv_type, "q4_0") != nullptr) {
@@ -189,7 +189,7 @@ void test_means(const Model & model, const char * kv_type) {
     CHECK(edgekv_cache_counts(nullptr, 0, 0, counts, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
     for (const uint32_t budget : { 30, 30, 12 }) {
         CHECK(feed(cache, 20) == EDGEKV_STATUS_OK && feed(cache, 20) == EDGEKV_STATUS_OK);
-        CHECK(compact(cache, policy, budget, { 2, 0, nullptr, 0 }) == EDGEKV_STATUS_OK);
+        CHECK(compact(cache, policy, budget, protecting(2, 0)) == EDGEKV_STATUS_OK);
         for (uint32_t g = 0; g < cache->shape.n_head_total / cache->shape.n_layer; ++g) {
             CHECK(edgekv_cache_counts(cache.get(), 0, g, counts, nullptr, 0) == EDGEKV_STATUS_OK);
             CHECK(std::count_if(counts, counts + budget, [](uint32_t count) { return count > 1; }) > 0);
@@ -207,7 +207,7 @@ void test_misuse(const Model & model, const char * kv_type) {
     const auto        before = read_all(cache);
     edgekv_cache *    c      = cache.get();
     edgekv_policy     random = policy_of(EDGEKV_BASE_RANDOM);
-    edgekv_protection none   = {};
+    edgekv_protection none   = edgekv_protection_default();
     edgekv_compaction result;
     std::string       message;
 
@@ -222,13 +222,15 @@ void test_misuse(const Model & model, const char * kv_type) {
     CHECK(edgekv_cache_feed(c, nullptr, 1, 1, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
 
     CHECK(compact(cache, random, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
-    CHECK(compact(cache, random, 10, { 11, 0, nullptr, 0 }) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(compact(cache, random, 10, protecting(11, 0)) == EDGEKV_STATUS_INVALID_ARGUMENT);
     edgekv_policy even = random;
     even.kernel        = 4;
     CHECK(compact(cache, even, 10) == EDGEKV_STATUS_INVALID_ARGUMENT);
-    const edgekv_compaction_params good = { &random, &none, 10, 0, 0, nullptr };
-    for (const edgekv_compaction_params & wrong :
-         { edgekv_compaction_params{ nullptr, &none, 10, 0, 0, nullptr }, edgekv_compaction_params{ &random, nullptr, 10, 0, 0, nullptr } }) {
+    const edgekv_compaction_params good = { sizeof(edgekv_compaction_params), &random, &none, 10, 0, 0, nullptr };
+    edgekv_compaction_params no_policy = good, no_protection = good;
+    no_policy.policy                   = nullptr;
+    no_protection.protection           = nullptr;
+    for (const edgekv_compaction_params & wrong : { no_policy, no_protection }) {
         CHECK(edgekv_cache_compact(c, &wrong, &result, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
     }
     CHECK(edgekv_cache_compact(c, nullptr, &result, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
@@ -251,7 +253,7 @@ void test_misuse(const Model & model, const char * kv_type) {
     const uint32_t    n_layer = cache->shape.n_layer;
     int32_t           positions[30];
     std::vector<char> rows(1 << 20);
-    edgekv_rows       described;
+    edgekv_rows       described = edgekv_rows_default();
     CHECK(edgekv_cache_positions(c, n_layer, 0, positions, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
     CHECK(edgekv_cache_positions(c, 0, 99, positions, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
     CHECK(edgekv_cache_positions(c, 0, 0, nullptr, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
@@ -277,7 +279,7 @@ void test_misuse(const Model & model, const char * kv_type) {
 
     // a budget that nothing exceeds changes nothing
     const auto kept = read_all(cache);
-    CHECK(compact(cache, random, 46, {}, &result) == EDGEKV_STATUS_OK && result.n_evicted == 0);
+    CHECK(compact(cache, random, 46, protecting(0, 0), &result) == EDGEKV_STATUS_OK && result.n_evicted == 0);
     CHECK(compact(cache, random, 1000) == EDGEKV_STATUS_OK);
     CHECK(read_all(cache) == kept);
 
@@ -293,7 +295,7 @@ void test_null_handles(const Model & model, const char * kv_type) {
     CHECK(edgekv_cache_n_cells(nullptr) == 0 && edgekv_cache_n_past(nullptr) == 0);
 
     const Context             context(model, kv_type);
-    const edgekv_cache_params params = {};
+    const edgekv_cache_params params = edgekv_cache_params_default();
     const llama_token         token  = 1;
     edgekv_cache *            cache  = nullptr;
     char                      err[64];
@@ -366,7 +368,7 @@ void test_what_cells_carry(const Model & model, const char * kv_type) {
     critical.epsilon             = 1e-4;
     for (const char * staging : { "auto", "copies", "graphs" }) {
         const Staged staged(staging);
-        edgekv_cache_params needs = {};
+        edgekv_cache_params needs = edgekv_cache_params_default();
         for (const edgekv_policy & policy : { h2o, critical }) {
             CHECK(edgekv_cache_params_for(&policy, n_ubatch, 0, &needs, nullptr, 0) == EDGEKV_STATUS_OK);
         }

@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint32_t mean = 40, n_rows = 8;
 
-const edgekv_layout ragged_layout = { mean + 2 * n_ubatch, 3 * mean + 2 * n_ubatch, 0 };
+const edgekv_layout ragged_layout = { sizeof(edgekv_layout), mean + 2 * n_ubatch, 3 * mean + 2 * n_ubatch, 0 };
 
 // No two cells of a head have the same score.
 float score_of(uint32_t layer, uint32_t head, int32_t position) { return (position * 7919 + (31 * layer + head) * 101) % 1009; }
@@ -90,13 +90,13 @@ std::vector<int32_t> best(const std::vector<int32_t> & positions, size_t n, uint
 void test_ragged_heads(const Model & model, const char * kv_type, const char * staging) {
     const Staged        staged(staging);
     Scorer              seen   = {};
-    const edgekv_scorer scorer = { Scorer::score, &seen,
+    const edgekv_scorer scorer = { sizeof(edgekv_scorer), Scorer::score, &seen,
                                    EDGEKV_READS_KEYS | EDGEKV_READS_VALUES | EDGEKV_READS_QUERIES | EDGEKV_READS_POSITIONS, n_rows };
     edgekv_policy policy = policy_of(EDGEKV_BASE_CUSTOM);
     policy.rows          = n_rows;
     policy.scorer        = &scorer;
 
-    edgekv_cache_params needs = {};
+    edgekv_cache_params needs = edgekv_cache_params_default();
     CHECK(edgekv_cache_params_for(&policy, n_ubatch, 0, &needs, nullptr, 0) == EDGEKV_STATUS_OK);
     needs.ragged = EDGEKV_RAGGED_HEADS;
     const Context  context(model, kv_type, 2, ragged_layout);
@@ -124,7 +124,7 @@ void test_ragged_heads(const Model & model, const char * kv_type, const char * s
             CHECK(edgekv_cache_queries(cache.get(), layer, 0, queries.data(), positions, &n, &scale, nullptr, 0) == EDGEKV_STATUS_OK);
             seen.queries.push_back(queries);
         }
-        CHECK(compact(cache, policy, mean, {}, nullptr, budgets.data()) == EDGEKV_STATUS_OK);
+        CHECK(compact(cache, policy, mean, protecting(0, 0), nullptr, budgets.data()) == EDGEKV_STATUS_OK);
 
         // one call a layer while its heads hold equally many, else one a run
         std::vector<std::pair<uint32_t, uint32_t>> runs = { { 0, n_heads } };
@@ -155,7 +155,7 @@ void test_ragged_heads(const Model & model, const char * kv_type, const char * s
         }
     }
     budgets[0] = 1;
-    CHECK(compact(cache, policy, mean, {}, nullptr, budgets.data()) == EDGEKV_STATUS_OK);
+    CHECK(compact(cache, policy, mean, protecting(0, 0), nullptr, budgets.data()) == EDGEKV_STATUS_OK);
     CHECK(seen.runs.front() == std::make_pair(0u, 1u) && seen.runs[1].first != 1);
 }
 

@@ -12,12 +12,12 @@ namespace {
 
 constexpr uint32_t budget = 24, n_block = 16, n_probe = 4;
 
-const edgekv_layout roomy = { budget + n_block + n_probe, 3 * budget + n_block + n_probe, 0 };
+const edgekv_layout roomy = { sizeof(edgekv_layout), budget + n_block + n_probe, 3 * budget + n_block + n_probe, 0 };
 
 using Operation = std::function<edgekv_status(edgekv_cache *)>;
 
 edgekv_cache_params needs_of(const edgekv_policy & policy, bool reposition = true) {
-    edgekv_cache_params needs = {};
+    edgekv_cache_params needs = edgekv_cache_params_default();
     needs.n_probe_rows        = n_probe;
     needs.n_draft             = 3;
     needs.repositions         = reposition;
@@ -94,8 +94,8 @@ void fail_each(const char * name, const Cache & cache, const Bytes & before, con
 
 Operation compaction(const edgekv_policy & policy, bool reposition = false, bool probed = false) {
     return [=](edgekv_cache * cache) {
-        const edgekv_protection        protection = { 2, 3, nullptr, 0 };
-        const edgekv_compaction_params params     = { &policy, &protection, budget, probed, 0, nullptr, reposition };
+        const edgekv_protection        protection = { sizeof(edgekv_protection), 2, 3, nullptr, 0 };
+        const edgekv_compaction_params params     = { sizeof(params), &policy, &protection, budget, probed, 0, nullptr, reposition };
         edgekv_compaction              result;
         return edgekv_cache_compact(cache, &params, &result, nullptr, 0);
     };
@@ -203,7 +203,7 @@ void test_archive(const Model & model, const char * kv_type) {
     }
     const Operation recalled = [&](edgekv_cache * c) {
         const llama_token          tokens[n_probe] = { 5, 7, 11, 13 };
-        const edgekv_recall_params params          = { 6, 0, 4, 2 };
+        const edgekv_recall_params params          = { sizeof(edgekv_recall_params), 6, 0, 4, 2 };
         edgekv_recall              result          = {};
         const edgekv_status        status          = edgekv_cache_probe(c, tokens, n_probe, nullptr, 0, nullptr, 0);
         return status == EDGEKV_STATUS_OK ? edgekv_cache_recall(c, archive, &params, &result, nullptr, 0) : status;
@@ -212,7 +212,7 @@ void test_archive(const Model & model, const char * kv_type) {
     fail_each("recall", cache, before, recalled, true, compaction(policy));
     const Operation in_steps = [&](edgekv_cache * c) {
         const llama_token          tokens[n_probe] = { 5, 7, 11, 13 };
-        const edgekv_recall_params params          = { 6, 0, 4, 2 };
+        const edgekv_recall_params params          = { sizeof(edgekv_recall_params), 6, 0, 4, 2 };
         edgekv_recall              result          = {};
         edgekv_recall_work *       work            = nullptr;
         uint32_t                   n_left          = 0;
@@ -252,8 +252,8 @@ void test_archive(const Model & model, const char * kv_type) {
 // A probe of two batches that fails after the first one: what that overwrote is no longer taken for the queries of the probe before.
 void test_probe_in_batches(const Model & model, const char * kv_type) {
     constexpr uint32_t    n_long = n_ubatch + 8;
-    const edgekv_layout   layout = { n_block + n_long, n_block + n_long, 0 };
-    edgekv_cache_params   needs  = {};
+    const edgekv_layout   layout = { sizeof(edgekv_layout), n_block + n_long, n_block + n_long, 0 };
+    edgekv_cache_params   needs  = edgekv_cache_params_default();
     needs.n_probe_rows           = n_long;
     const Context context(model, kv_type, 1, layout);
     const Cache   cache = open_cache(context, needs);

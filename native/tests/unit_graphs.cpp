@@ -12,12 +12,12 @@ std::vector<float> scores_of_newest(const Model & model, const char * kv_type, c
     edgekv_policy policy       = policy_of(EDGEKV_BASE_SNAPKV);
     policy.carry               = 0.5;
     policy.aggregate           = aggregate;
-    edgekv_cache_params needs  = {};
+    edgekv_cache_params needs  = edgekv_cache_params_default();
     CHECK(edgekv_cache_params_for(&policy, n_ubatch, 0, &needs, nullptr, 0) == EDGEKV_STATUS_OK);
     const Cache cache = open_cache(context, needs);
     CHECK(feed(cache, 16) == EDGEKV_STATUS_OK);
     CHECK(compact(cache, policy_of(EDGEKV_BASE_SINK), 4) == EDGEKV_STATUS_OK); // the newest four stay
-    CHECK(compact(cache, policy, 3, { 0, 3, nullptr, 0 }) == EDGEKV_STATUS_OK);
+    CHECK(compact(cache, policy, 3, protecting(0, 3)) == EDGEKV_STATUS_OK);
     std::vector<float> scores;
     for (uint32_t layer = 0; layer < cache->shape.n_layer; ++layer) {
         for (uint32_t g = 0; g < cache->n_heads(layer); ++g) {

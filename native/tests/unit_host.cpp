@@ -76,7 +76,7 @@ void test_planned_context(const char * path) {
     request.ceiling_bytes       = uint64_t(4) << 30;
     request.budget              = 64;
     request.n_threads           = 1;
-    edgekv_plan     plan;
+    edgekv_plan     plan = edgekv_plan_default();
     llama_model *   model = nullptr;
     llama_context * ctx   = nullptr;
     edgekv_cache *  cache = nullptr;
@@ -96,8 +96,8 @@ void test_planned_context(const char * path) {
 void test_default_parameters(const char * path, uint32_t n_streamed) {
     const llama_model_params   of_model   = llama_model_default_params();
     const llama_context_params of_context = llama_context_default_params();
-    const edgekv_layout        layout     = edgekv_layout_for(40, n_ubatch, 0, 0, 0);
-    const edgekv_cache_params  of_cache   = {};
+    const edgekv_layout        layout     = layout_for(40, n_ubatch, 0, 0, 0);
+    const edgekv_cache_params  of_cache   = edgekv_cache_params_default();
     const llama_token          token      = 3;
     llama_model *              model      = nullptr;
     llama_context *            ctx        = nullptr;
@@ -119,7 +119,7 @@ void test_numbers_of_any_size(const Model & model, const char * kv_type) {
     edgekv_shape  shape;
     CHECK(edgekv_context_shape(context.ctx, &shape, nullptr, 0) == EDGEKV_STATUS_OK);
     for (const auto & [n_rows, n_probe] : { std::pair(UINT32_MAX, 0u), std::pair(0u, UINT32_MAX), std::pair(1u << 31, 1u << 31) }) {
-        edgekv_cache_params params = {};
+        edgekv_cache_params params = edgekv_cache_params_default();
         edgekv_cache *      cache  = nullptr;
         params.n_query_rows        = n_rows;
         params.n_probe_rows        = n_probe;
@@ -129,14 +129,15 @@ void test_numbers_of_any_size(const Model & model, const char * kv_type) {
     }
     const llama_context_params params = llama_context_default_params();
     llama_context *            ctx    = nullptr;
-    for (const edgekv_layout & layout : { edgekv_layout{ UINT32_MAX, UINT32_MAX, 0 }, edgekv_layout{ 256, 256, UINT32_MAX } }) {
+    for (const edgekv_layout & layout : { edgekv_layout{ sizeof(edgekv_layout), UINT32_MAX, UINT32_MAX, 0 },
+                                          edgekv_layout{ sizeof(edgekv_layout), 256, 256, UINT32_MAX } }) {
         CHECK(edgekv_context_new(model.model, &params, &layout, &ctx, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT && ctx == nullptr);
     }
 }
 
 void test_drafts_of_any_length(const Model & model, const char * kv_type) {
     const Context       context(model, kv_type);
-    edgekv_cache_params needs = {};
+    edgekv_cache_params needs = edgekv_cache_params_default();
     needs.n_draft             = 2;
     const Cache       cache   = open_cache(context, needs);
     const llama_token draft[] = { 5, 7, 11 };
@@ -150,14 +151,14 @@ void test_drafts_of_any_length(const Model & model, const char * kv_type) {
 void test_rows_for_every_token(const Model & model, const char * kv_type) {
     const Context       context(model, kv_type);
     const edgekv_policy policy = policy_of(EDGEKV_BASE_H2O);
-    edgekv_cache_params needs  = {};
+    edgekv_cache_params needs  = edgekv_cache_params_default();
     CHECK(edgekv_cache_params_for(&policy, n_ubatch, 0, &needs, nullptr, 0) == EDGEKV_STATUS_OK);
     const Cache cache = open_cache(context, needs);
     CHECK(feed(cache, n_ubatch) == EDGEKV_STATUS_OK && compact(cache, policy, 8) == EDGEKV_STATUS_OK);
     CHECK(feed(cache, n_ubatch) == EDGEKV_STATUS_OK && feed(cache, 1) == EDGEKV_STATUS_OK);
     const Bytes                    before     = save(cache);
-    const edgekv_protection        protection = {};
-    const edgekv_compaction_params params     = { &policy, &protection, 8, 0, 0, nullptr, 0 };
+    const edgekv_protection        protection = edgekv_protection_default();
+    const edgekv_compaction_params params     = { sizeof(edgekv_compaction_params), &policy, &protection, 8, 0, 0, nullptr, 0 };
     edgekv_compaction              result;
     char                           err[512] = "";
     CHECK(edgekv_cache_compact(cache.get(), &params, &result, err, sizeof(err)) == EDGEKV_STATUS_INVALID_STATE);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint32_t mean = 40, largest = 3 * mean;
 
-const edgekv_layout layout = { mean + 2 * n_ubatch, largest + 2 * n_ubatch, 0 };
+const edgekv_layout layout = { sizeof(edgekv_layout), mean + 2 * n_ubatch, largest + 2 * n_ubatch, 0 };
 
 // The rows of a context in a pool a layer; pool 0 in memory of the given type.
 class Pools {
@@ -64,7 +64,7 @@ std::vector<size_t> numbers_held(const Cache & cache) {
 // Two sizes of heads: what fits all rows together need not fit the pool.
 void test_pools_of_rows() {
     const ggml_context_ptr context(ggml_init({ 8 * ggml_tensor_overhead(), nullptr, true }));
-    FlatCache              flat({ 64, 192 });
+    FlatCache              flat({ sizeof(edgekv_layout), 64, 192 });
     flat.add_layer(context.get(), ggml_backend_cpu_buffer_type(), 0, 2, 2, GGML_TYPE_F16, 64, GGML_TYPE_F16, 64);
     flat.add_layer(context.get(), ggml_backend_cpu_buffer_type(), 3, 4, 2, GGML_TYPE_F16, 128, GGML_TYPE_F16, 128);
     CHECK(flat.pools().size() == 2 && flat.n_cells_total() == 256 && flat.n_cells_max() == 128);
@@ -90,7 +90,7 @@ void test_starts_of_heads() {
     std::mt19937 random(5);
     for (const ggml_type type : { GGML_TYPE_F16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0 }) { // rows of 128, 68 and 36 bytes
         const ggml_context_ptr context(ggml_init({ 8 * ggml_tensor_overhead(), nullptr, true }));
-        FlatCache              there({ 61, 183 }), here({ 61, 183 });
+        FlatCache              there({ sizeof(edgekv_layout), 61, 183 }), here({ sizeof(edgekv_layout), 61, 183 });
         for (uint32_t il = 0; il < 3; ++il) {
             there.add_layer(context.get(), &memory, il, 4, 2, type, 64, type, 64);
             here.add_layer(context.get(), ggml_backend_cpu_buffer_type(), il, 4, 2, type, 64, type, 64);
@@ -116,7 +116,7 @@ void test_starts_of_heads() {
 // A layer that reads another's rows brings query heads and nodes of a graph, and no rows.
 void test_readers_of_rows() {
     const ggml_context_ptr context(ggml_init({ 8 * ggml_tensor_overhead(), nullptr, true }));
-    FlatCache              flat({ 64, 192 });
+    FlatCache              flat({ sizeof(edgekv_layout), 64, 192 });
     flat.add_layer(context.get(), ggml_backend_cpu_buffer_type(), 3, 4, 2, GGML_TYPE_F16, 64, GGML_TYPE_F16, 64);
     const uint32_t n_nodes = flat.n_nodes();
     flat.add_reader(7, 8, 3);
@@ -133,7 +133,7 @@ void test_readers_of_rows() {
 // A graph holds for one version: what it was built for has changed where the version has.
 void test_versions_of_rows() {
     const ggml_context_ptr context(ggml_init({ 8 * ggml_tensor_overhead(), nullptr, true }));
-    FlatCache              flat({ 64, 192 });
+    FlatCache              flat({ sizeof(edgekv_layout), 64, 192 });
     flat.add_layer(context.get(), ggml_backend_cpu_buffer_type(), 0, 2, 2, GGML_TYPE_F16, 64, GGML_TYPE_F16, 64);
     const auto outdates = [&](auto change) {
         const uint32_t before = flat.version();
@@ -158,7 +158,7 @@ namespace {
 void test_budgets_of_every_pool(const Model & model, const char * kv_type) {
     const Context       context(model, kv_type, 2, layout);
     const Pools         pools(context, ggml_backend_cpu_buffer_type());
-    edgekv_cache_params needs = {};
+    edgekv_cache_params needs = edgekv_cache_params_default();
     needs.accumulates         = 1;
     needs.n_query_rows        = 2 * n_ubatch;
     for (const uint32_t shared : { EDGEKV_RAGGED_MODEL, EDGEKV_RAGGED_LAYERS }) { // neither lends its rows to the other
@@ -177,7 +177,7 @@ void test_budgets_of_every_pool(const Model & model, const char * kv_type) {
     budgets.front() = mean + 1;
     budgets.back()  = mean - 1;
     const auto before = numbers_held(cache);
-    CHECK(compact(cache, policy_of(EDGEKV_BASE_SINK), mean, {}, nullptr, budgets.data()) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(compact(cache, policy_of(EDGEKV_BASE_SINK), mean, protecting(0, 0), nullptr, budgets.data()) == EDGEKV_STATUS_INVALID_ARGUMENT);
     edgekv_policy policy = policy_of(EDGEKV_BASE_H2O);
     policy.spread        = EDGEKV_SPREAD_MODEL;
     CHECK(compact(cache, policy, mean) == EDGEKV_STATUS_INVALID_STATE);
@@ -199,7 +199,7 @@ void test_budgets_of_every_pool(const Model & model, const char * kv_type) {
             budgets[h + 1] += moved;
         }
         const auto old = read_all(cache);
-        CHECK(compact(cache, policy, mean, { 2, 3, nullptr, 0 }, nullptr, given ? budgets.data() : nullptr) == EDGEKV_STATUS_OK);
+        CHECK(compact(cache, policy, mean, protecting(2, 3), nullptr, given ? budgets.data() : nullptr) == EDGEKV_STATUS_OK);
         const auto now = read_all(cache);
         uint64_t   sum = 0;
         for (size_t h = 0; h < now.size(); ++h) {
@@ -218,19 +218,19 @@ void test_budgets_of_every_pool(const Model & model, const char * kv_type) {
 // Budgets of 0 everywhere leave llama.cpp no cell to go on from.
 void test_budgets_that_keep_nothing(const Model & model, const char * kv_type) {
     const Context       context(model, kv_type, 1, layout);
-    edgekv_cache_params needs = {};
+    edgekv_cache_params needs = edgekv_cache_params_default();
     needs.ragged              = EDGEKV_RAGGED_HEADS;
     const Cache           cache = open_cache(context, needs);
     std::vector<uint32_t> budgets(cache->shape.n_head_total, 0);
     const auto            refused = [&] {
-        return compact(cache, policy_of(EDGEKV_BASE_SINK), mean, {}, nullptr, budgets.data()) == EDGEKV_STATUS_INVALID_ARGUMENT;
+        return compact(cache, policy_of(EDGEKV_BASE_SINK), mean, protecting(0, 0), nullptr, budgets.data()) == EDGEKV_STATUS_INVALID_ARGUMENT;
     };
     CHECK(feed(cache, n_ubatch) == EDGEKV_STATUS_OK);
     const auto before = read_all(cache);
     CHECK(refused());
     CHECK(read_all(cache) == before);
     budgets.back() = 1;
-    CHECK(compact(cache, policy_of(EDGEKV_BASE_SINK), mean, {}, nullptr, budgets.data()) == EDGEKV_STATUS_OK);
+    CHECK(compact(cache, policy_of(EDGEKV_BASE_SINK), mean, protecting(0, 0), nullptr, budgets.data()) == EDGEKV_STATUS_OK);
     CHECK(numbers_held(cache).back() == 1);
     budgets.back()  = 0;
     budgets.front() = 1; // of a head that holds nothing any more
@@ -242,7 +242,7 @@ void test_budgets_that_keep_nothing(const Model & model, const char * kv_type) {
 // Where heads of a layer hold different cells, the head that holds most protected ones bounds a layer's budget.
 void test_protected_cells_of_every_head(const Model & model, const char * kv_type) {
     const Context       context(model, kv_type, 1, layout);
-    edgekv_cache_params needs = {};
+    edgekv_cache_params needs = edgekv_cache_params_default();
     needs.ragged              = EDGEKV_RAGGED_HEADS | EDGEKV_RAGGED_LAYERS;
     const Cache           cache   = open_cache(context, needs);
     const uint32_t        n_heads = cache->shape.n_head_total / cache->shape.n_layer;
@@ -251,12 +251,12 @@ void test_protected_cells_of_every_head(const Model & model, const char * kv_typ
         budgets[h] = 5; // of these head 0 keeps the newest
     }
     CHECK(feed(cache, n_ubatch) == EDGEKV_STATUS_OK && feed(cache, n_ubatch) == EDGEKV_STATUS_OK);
-    CHECK(compact(cache, policy_of(EDGEKV_BASE_SINK), 50, {}, nullptr, budgets.data()) == EDGEKV_STATUS_OK);
+    CHECK(compact(cache, policy_of(EDGEKV_BASE_SINK), 50, protecting(0, 0), nullptr, budgets.data()) == EDGEKV_STATUS_OK);
 
     edgekv_policy policy    = policy_of(EDGEKV_BASE_SINK);
     policy.pyramid          = 20.0;
     const int32_t pinned[]  = { 20, 50 };
-    CHECK(compact(cache, policy, mean, { 0, 0, pinned, 1 }) == EDGEKV_STATUS_OK);
+    CHECK(compact(cache, policy, mean, protecting(0, 0, pinned, 1)) == EDGEKV_STATUS_OK);
     for (uint32_t layer = 0; layer < cache->shape.n_layer; ++layer) {
         const auto held = read_head(cache, layer, 1).positions;
         for (int32_t position = pinned[0]; position < pinned[1]; ++position) {
@@ -269,7 +269,7 @@ void test_rows_that_cannot_be_counted(const Model & model) {
     llama_context_params params = llama_context_default_params();
     params.n_seq_max            = 1;
     params.flash_attn_type      = LLAMA_FLASH_ATTN_TYPE_ENABLED;
-    const edgekv_layout many    = { 1u << 31, 1u << 31, 0 };
+    const edgekv_layout many    = { sizeof(edgekv_layout), 1u << 31, 1u << 31, 0 };
     llama_context *     ctx     = nullptr;
     char                err[512] = "";
     CHECK(edgekv_context_new(model.model, &params, &many, &ctx, err, sizeof(err)) == EDGEKV_STATUS_INVALID_ARGUMENT);
@@ -280,7 +280,7 @@ void test_rows_that_cannot_be_counted(const Model & model) {
 
 // Queries lie beside the keys: those on a device are no part of the host's memory.
 void test_queries_are_counted_where_they_lie(const Model & model, const char * kv_type) {
-    edgekv_cache_params needs = {};
+    edgekv_cache_params needs = edgekv_cache_params_default();
     needs.n_query_rows        = 16;
     needs.n_probe_rows        = 8;
     const Context host(model, kv_type, 1, layout);

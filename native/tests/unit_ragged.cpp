@@ -8,7 +8,7 @@ namespace {
 
 constexpr uint32_t mean = 40, largest = 3 * mean, least = 8;
 
-const edgekv_layout ragged_layout = { mean + 2 * n_ubatch, largest + 2 * n_ubatch, 0 };
+const edgekv_layout ragged_layout = { sizeof(edgekv_layout), mean + 2 * n_ubatch, largest + 2 * n_ubatch, 0 };
 
 // Budgets of that mean, none above what its head holds.
 std::vector<uint32_t> draw_budgets(const Cache & cache, std::mt19937 & random) {
@@ -45,7 +45,7 @@ std::vector<uint32_t> numbers_held(const std::vector<Head> & heads) {
 void test_budgets_that_change(const Model & model, const char * kv_type, const char * staging) {
     const Staged staged(staging);
     const Context       context(model, kv_type, 1, ragged_layout);
-    edgekv_cache_params needs = {};
+    edgekv_cache_params needs = edgekv_cache_params_default();
     needs.ragged              = 1;
     needs.accumulates         = 1;
     needs.n_probe_rows        = 16;
@@ -54,7 +54,7 @@ void test_budgets_that_change(const Model & model, const char * kv_type, const c
     std::mt19937   random(7);
 
     const int32_t           pinned[] = { 10, 12 };
-    const edgekv_protection protects = { 2, 3, pinned, 1 };
+    const edgekv_protection protects = { sizeof(edgekv_protection), 2, 3, pinned, 1 };
     for (int round = 0; round < 60; ++round) {
         if (round % 3 == 0) {
             for (uint32_t i = 0, n = 1 + random() % 20; i < n; ++i) {
@@ -99,7 +99,7 @@ void test_policies_that_share(const Model & model, const char * kv_type) {
             policy.spread        = spread;
             policy.safeguard     = 0.2;
             policy.pyramid       = beta;
-            edgekv_cache_params needs = {};
+            edgekv_cache_params needs = edgekv_cache_params_default();
             CHECK(edgekv_cache_params_for(&policy, n_ubatch, 0, &needs, nullptr, 0) == EDGEKV_STATUS_OK);
             const bool ragged = spread != EDGEKV_SPREAD_HEAD || beta > 0.0;
             CHECK((needs.ragged != 0) == ragged);
@@ -107,7 +107,7 @@ void test_policies_that_share(const Model & model, const char * kv_type) {
             const Cache   cache = open_cache(context, needs);
             for (int round = 0; round < 12; ++round) {
                 CHECK(feed(cache, n_ubatch) == EDGEKV_STATUS_OK);
-                CHECK(compact(cache, policy, mean, { 2, 3, nullptr, 0 }) == EDGEKV_STATUS_OK);
+                CHECK(compact(cache, policy, mean, protecting(2, 3)) == EDGEKV_STATUS_OK);
             }
             const auto held = numbers_held(read_all(cache));
             CHECK(std::accumulate(held.begin(), held.end(), 0u) == mean * held.size());
@@ -121,10 +121,10 @@ void test_budgets_that_cannot_be(const Model & model, const char * kv_type) {
     Cache                 even = open_cache(context);
     std::vector<uint32_t> budgets(even->shape.n_head_total, mean);
     CHECK(feed(even, n_ubatch) == EDGEKV_STATUS_OK && feed(even, n_ubatch) == EDGEKV_STATUS_OK);
-    CHECK(compact(even, policy_of(EDGEKV_BASE_SINK), mean, {}, nullptr, budgets.data()) == EDGEKV_STATUS_INVALID_STATE);
+    CHECK(compact(even, policy_of(EDGEKV_BASE_SINK), mean, protecting(0, 0), nullptr, budgets.data()) == EDGEKV_STATUS_INVALID_STATE);
     even.reset();
 
-    edgekv_cache_params needs = {};
+    edgekv_cache_params needs = edgekv_cache_params_default();
     needs.ragged              = 1;
     const Cache cache         = open_cache(context, needs);
     CHECK(feed(cache, n_ubatch) == EDGEKV_STATUS_OK && feed(cache, n_ubatch) == EDGEKV_STATUS_OK);
@@ -132,7 +132,7 @@ void test_budgets_that_cannot_be(const Model & model, const char * kv_type) {
     const auto refused = [&](uint32_t first, uint32_t others) {
         std::fill(budgets.begin(), budgets.end(), others);
         budgets[0] = first;
-        return compact(cache, policy_of(EDGEKV_BASE_SINK), mean, { 2, 3, nullptr, 0 }, nullptr, budgets.data()) ==
+        return compact(cache, policy_of(EDGEKV_BASE_SINK), mean, protecting(2, 3), nullptr, budgets.data()) ==
                EDGEKV_STATUS_INVALID_ARGUMENT;
     };
     CHECK(refused(mean + 1, mean));

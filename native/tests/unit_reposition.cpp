@@ -17,7 +17,7 @@ std::vector<int32_t> rope_positions(const Cache & cache, uint32_t layer, uint32_
 std::vector<Head> read_long_text(const Model & model, const char * kv_type, const char * staging) {
     const Staged         staged(staging);
     const Context       context(model, kv_type);
-    edgekv_cache_params needs = {};
+    edgekv_cache_params needs = edgekv_cache_params_default();
     needs.repositions         = 1;
     needs.n_query_rows        = 8;
     needs.n_probe_rows        = 8;
@@ -32,7 +32,7 @@ std::vector<Head> read_long_text(const Model & model, const char * kv_type, cons
         const int32_t  rope_past = edgekv_cache_rope_past(c);
         const auto     before    = read_all(cache);
         const bool     turns     = round % 3 != 2;
-        CHECK(compact(cache, policy_of(EDGEKV_BASE_SNAPKV), budget, { 2, 3, nullptr, 0 }, nullptr, nullptr, turns) == EDGEKV_STATUS_OK);
+        CHECK(compact(cache, policy_of(EDGEKV_BASE_SNAPKV), budget, protecting(2, 3), nullptr, nullptr, turns) == EDGEKV_STATUS_OK);
 
         const bool evicted = held > budget;
         CHECK(edgekv_cache_rope_past(c) == (evicted && turns ? int32_t(budget) : rope_past));
@@ -71,12 +71,12 @@ std::vector<Head> read_long_text(const Model & model, const char * kv_type, cons
 void test_queries_that_turn_on_threads(const Model & model, const char * kv_type) {
     constexpr uint32_t  n_block = 8, n_rows = 192;
     edgekv_policy       policy  = policy_of(EDGEKV_BASE_SNAPKV);
-    edgekv_cache_params needs   = {};
+    edgekv_cache_params needs   = edgekv_cache_params_default();
     policy.rows                 = n_rows;
     needs.n_query_rows          = n_rows;
     needs.repositions           = 1;
     const auto evict            = [&](const Cache & cache, uint32_t n_kept, bool turns) {
-        CHECK(compact(cache, policy, n_kept, {}, nullptr, nullptr, turns) == EDGEKV_STATUS_OK);
+        CHECK(compact(cache, policy, n_kept, protecting(0, 0), nullptr, nullptr, turns) == EDGEKV_STATUS_OK);
     };
     const Context alone_in(model, kv_type), together_in(model, kv_type, 3);
     const Cache alone = open_cache(alone_in, needs), together = open_cache(together_in, needs);
@@ -101,7 +101,7 @@ void test_misuse(const Model & model, const char * kv_type) {
         CHECK(feed(cache, n_ubatch) == EDGEKV_STATUS_OK);
     }
     const auto before = read_all(cache);
-    CHECK(compact(cache, policy_of(EDGEKV_BASE_SINK), budget, {}, nullptr, nullptr, true) == EDGEKV_STATUS_INVALID_STATE);
+    CHECK(compact(cache, policy_of(EDGEKV_BASE_SINK), budget, protecting(0, 0), nullptr, nullptr, true) == EDGEKV_STATUS_INVALID_STATE);
     CHECK(read_all(cache) == before);
     int32_t position;
     CHECK(edgekv_cache_rope_positions(cache.get(), 99, 0, &position, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);

@@ -8,13 +8,13 @@ namespace {
 constexpr uint32_t budget  = 40;
 constexpr uint32_t n_slots = 3;
 
-const edgekv_layout one_slot = { budget + 2 * n_ubatch, 3 * budget + 2 * n_ubatch, 0, 1 };
-const edgekv_layout slots    = { budget + 2 * n_ubatch, 3 * budget + 2 * n_ubatch, 0, n_slots };
+const edgekv_layout one_slot = { sizeof(edgekv_layout), budget + 2 * n_ubatch, 3 * budget + 2 * n_ubatch, 0, 1 };
+const edgekv_layout slots    = { sizeof(edgekv_layout), budget + 2 * n_ubatch, 3 * budget + 2 * n_ubatch, 0, n_slots };
 
 using Logits = std::vector<float>;
 
 edgekv_cache_params needs_of(const edgekv_policy & policy, uint32_t slot = 0) {
-    edgekv_cache_params needs = {};
+    edgekv_cache_params needs = edgekv_cache_params_default();
     needs.repositions         = 1;
     needs.n_probe_rows        = 8;
     needs.slot                = slot;
@@ -41,7 +41,7 @@ void read_block(const Cache & cache, const edgekv_policy & policy, uint32_t salt
     CHECK(edgekv_cache_feed(cache.get(), block.data(), block.size(), 1, nullptr, 0) == EDGEKV_STATUS_OK);
     const llama_token probe[2] = { static_cast<llama_token>(salt), 5 };
     CHECK(edgekv_cache_probe(cache.get(), probe, 2, nullptr, 0, nullptr, 0) == EDGEKV_STATUS_OK);
-    CHECK(compact(cache, policy, budget, { 2, 3, nullptr, 0 }, nullptr, nullptr, i % 2 == 0) == EDGEKV_STATUS_OK);
+    CHECK(compact(cache, policy, budget, protecting(2, 3), nullptr, nullptr, i % 2 == 0) == EDGEKV_STATUS_OK);
 }
 
 // By how much two rows of logits differ, over their standard deviation.
@@ -56,6 +56,9 @@ double distance(const Logits & a, const Logits & b) {
     return most / std::sqrt(squares / a.size() - mean * mean);
 }
 
+// Tokens with logits of the last.
+edgekv_part part_of(edgekv_cache * cache, const llama_token * tokens, size_t n = 1) { return { sizeof(edgekv_part), cache, tokens, n, 1, -1 }; }
+
 struct Shared {
     Shared(const Model & model, const char * kv_type, const edgekv_policy & policy, int32_t n_threads = 1) :
         context(model, kv_type, n_threads, slots) {
@@ -68,7 +71,7 @@ struct Shared {
         std::vector<edgekv_part> all;
         for (size_t i = 0; i < tokens.size(); ++i) {
             if (!tokens[i].empty()) {
-                all.push_back({ caches[i].get(), tokens[i].data(), tokens[i].size(), 1, -1 });
+                all.push_back(part_of(caches[i].get(), tokens[i].data(), tokens[i].size()));
             }
         }
         return all;
@@ -170,7 +173,7 @@ void test_drafts_of_several(const Model & model, const char * kv_type, const edg
     }
     edgekv_cache *    a = caches[0].get(), *b = caches[1].get();
     const llama_token token = 3, draft[2] = { 4, 5 }, unknown = -1;
-    edgekv_part       part = { b, &token, 1, 1, 0 };
+    edgekv_part       part = part_of(b, &token);
     const auto accepted_after = [&](const auto & other) {
         CHECK(edgekv_cache_feed_draft(a, token, draft, 2, nullptr, 0) == EDGEKV_STATUS_OK);
         CHECK(edgekv_cache_accept(a, nullptr, 0) == EDGEKV_STATUS_OK);
@@ -222,13 +225,13 @@ void test_refusals(const Model & model, const char * kv_type, const edgekv_polic
     const auto        many = text_of(0, 0, n_ubatch);
     edgekv_cache *    a = shared.caches[0].get(), *b = shared.caches[1].get();
     refused({}, EDGEKV_STATUS_INVALID_ARGUMENT);
-    refused({ { a, &token, 1, 1, 0 }, { a, &token, 1, 1, 0 } }, EDGEKV_STATUS_INVALID_ARGUMENT);
-    refused({ { a, &token, 1, 1, 0 }, { nullptr, &token, 1, 1, 0 } }, EDGEKV_STATUS_INVALID_ARGUMENT);
-    refused({ { a, &token, 1, 1, 0 }, { b, &unknown, 1, 1, 0 } }, EDGEKV_STATUS_INVALID_ARGUMENT);
-    refused({ { a, &token, 1, 1, 0 }, { b, &token, 0, 1, 0 } }, EDGEKV_STATUS_INVALID_ARGUMENT);
-    refused({ { a, many.data(), many.size(), 1, 0 }, { b, many.data(), 4, 1, 0 } }, EDGEKV_STATUS_INVALID_ARGUMENT);
+    refused({ part_of(a, &token), part_of(a, &token) }, EDGEKV_STATUS_INVALID_ARGUMENT);
+    refused({ part_of(a, &token), part_of(nullptr, &token) }, EDGEKV_STATUS_INVALID_ARGUMENT);
+    refused({ part_of(a, &token), part_of(b, &unknown) }, EDGEKV_STATUS_INVALID_ARGUMENT);
+    refused({ part_of(a, &token), part_of(b, &token, 0) }, EDGEKV_STATUS_INVALID_ARGUMENT);
+    refused({ part_of(a, many.data(), many.size()), part_of(b, many.data(), 4) }, EDGEKV_STATUS_INVALID_ARGUMENT);
     const Alone other(model, kv_type, policy);
-    refused({ { a, &token, 1, 1, 0 }, { other.cache.get(), &token, 1, 1, 0 } }, EDGEKV_STATUS_INVALID_ARGUMENT);
+    refused({ part_of(a, &token), part_of(other.cache.get(), &token) }, EDGEKV_STATUS_INVALID_ARGUMENT);
 
     edgekv_layout        layout = slots;
     llama_context_params params = llama_context_default_params();

@@ -8,7 +8,7 @@ namespace {
 
 constexpr uint32_t budget = 40;
 
-const edgekv_layout roomy = { budget + 2 * n_ubatch, 3 * budget + 2 * n_ubatch, 0 };
+const edgekv_layout roomy = { sizeof(edgekv_layout), budget + 2 * n_ubatch, 3 * budget + 2 * n_ubatch, 0 };
 
 std::vector<edgekv_policy> policies() {
     std::vector<edgekv_policy> all;
@@ -28,7 +28,7 @@ std::vector<edgekv_policy> policies() {
 struct Opened {
     Opened(const Model & model, const char * kv_type, const edgekv_policy & policy) :
         context(model, kv_type, 1, roomy) {
-        edgekv_cache_params needs = {};
+        edgekv_cache_params needs = edgekv_cache_params_default();
         needs.repositions         = 1;
         needs.n_probe_rows        = 8;
         CHECK(edgekv_cache_params_for(&policy, n_ubatch + 3, 0, &needs, nullptr, 0) == EDGEKV_STATUS_OK); // a block after `outcome`
@@ -42,7 +42,7 @@ struct Opened {
             CHECK(edgekv_cache_feed(cache.get(), block.data(), block.size(), 1, nullptr, 0) == EDGEKV_STATUS_OK);
             const llama_token probe[2] = { salt, 5 };
             CHECK(edgekv_cache_probe(cache.get(), probe, 2, nullptr, 0, nullptr, 0) == EDGEKV_STATUS_OK);
-            CHECK(compact(cache, policy, budget, { 2, 3, nullptr, 0 }, nullptr, nullptr, i % 2 == 0) == EDGEKV_STATUS_OK);
+            CHECK(compact(cache, policy, budget, protecting(2, 3), nullptr, nullptr, i % 2 == 0) == EDGEKV_STATUS_OK);
         }
     }
 
@@ -102,11 +102,11 @@ void test_other_room(const Model & model, const char * kv_type) {
     Opened              one(model, kv_type, policy);
     one.read(policy, 6, 10);
     const Bytes         taken = save(one.cache);
-    edgekv_cache_params needs = {};
+    edgekv_cache_params needs = edgekv_cache_params_default();
     needs.repositions         = 1;
     CHECK(edgekv_cache_params_for(&policy, n_ubatch, 0, &needs, nullptr, 0) == EDGEKV_STATUS_OK);
     for (const uint32_t n_cells : { budget - 1, budget, 4 * budget }) {
-        const Context context(model, kv_type, 1, { n_cells, n_cells, 0 });
+        const Context context(model, kv_type, 1, { sizeof(edgekv_layout), n_cells, n_cells, 0 });
         const Cache   cache = open_cache(context, needs);
         const bool    fits  = n_cells >= budget;
         CHECK(restore(cache, taken) == (fits ? EDGEKV_STATUS_OK : EDGEKV_STATUS_INVALID_ARGUMENT));
@@ -255,9 +255,9 @@ void test_refusals(const Model & model, const char * kv_type) {
 // A plan's bytes of a snapshot are those that one has where all cells are used.
 void test_estimate(const Model & model, const char * kv_type) {
     const uint32_t     n_cells = 24;
-    const Context      context(model, kv_type, 1, { n_cells, n_cells, 0 });
+    const Context      context(model, kv_type, 1, { sizeof(edgekv_layout), n_cells, n_cells, 0 });
     edgekv_shape       shape  = {};
-    edgekv_cache_params needs = {};
+    edgekv_cache_params needs = edgekv_cache_params_default();
     needs.accumulates         = 1;
     needs.n_query_rows        = 3;
     const Cache cache         = open_cache(context, needs);

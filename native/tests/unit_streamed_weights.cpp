@@ -15,7 +15,7 @@ using namespace edgekv;
 namespace {
 
 const edgekv_cache_params needs = [] {
-    edgekv_cache_params params = {};
+    edgekv_cache_params params = edgekv_cache_params_default();
     params.n_query_rows        = 8;
     params.values              = 1;
     params.wo_norms            = 1;
@@ -28,7 +28,7 @@ llama_context * new_context(llama_model * model, int32_t n_threads) {
     params.n_seq_max                 = 1;
     params.n_threads = params.n_threads_batch = n_threads;
     params.flash_attn_type                    = LLAMA_FLASH_ATTN_TYPE_ENABLED;
-    const edgekv_layout layout                = { 256, 256, 0 };
+    const edgekv_layout layout                = { sizeof(edgekv_layout), 256, 256, 0 };
     llama_context *     ctx                   = nullptr;
     CHECK(edgekv_context_new(model, &params, &layout, &ctx, nullptr, 0) == EDGEKV_STATUS_OK);
     return ctx;

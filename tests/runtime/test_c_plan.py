@@ -42,12 +42,18 @@ NAMES = {
 MEASURED = ("python", "vocabulary", "graphs", "rounding")
 
 
+def request_of(**fields):
+    """Return a request of one thread, at its defaults but for some fields; a policy is one of `structs`."""
+    request = structs.PlanRequest()
+    library.load().edgekv_plan_request_init(c.byref(request), c.sizeof(request))
+    for name, value in {"n_threads": 1, **fields}.items():
+        setattr(request, name, c.pointer(value) if isinstance(value, structs.Policy) else value)
+    return request
+
+
 def c_plan(path, **fields):
     """Return the plan of edgekv_plan_make; other fields of the request are its defaults."""
-    request = library.load().edgekv_plan_request_default()
-    for name, value in {"n_threads": 1, **fields}.items():
-        setattr(request, name, value)
-    plan = structs.Plan()
+    request, plan = request_of(**fields), structs.Plan()
     library.call("edgekv_plan_make", str(path).encode(), c.byref(request), c.byref(plan))
     return plan
 
@@ -172,11 +178,12 @@ def test_what_is_opened_takes_what_was_planned(tiny_model):
     llama.llama_model_free(model)
 
 
-def test_defaults_are_those_of_python():
-    request, options = library.load().edgekv_plan_request_default(), edgekv.Options()
-    assert request.policy.as_dict() == NativePolicy(options.parsed_policy).fields.as_dict()
+def test_defaults_are_those_of_python(tiny_model):
+    request, options = request_of(), edgekv.Options()
+    plan = c_plan(tiny_model(n_layer=2, head_dim=32), ceiling_bytes=1 << 40)
+    assert plan.policy.as_dict() == NativePolicy(options.parsed_policy).fields.as_dict()
     focus = NativePolicy(parse_policy(default_focus())).fields.as_dict()
-    assert request.probe_policy.as_dict() == focus
+    assert plan.probe_policy.as_dict() == focus
     assert (request.n_probe, request.n_sink) == (options.probe_cells, options.sinks)
     assert request.n_recent == options.recent_cells(512)
     (limit,) = re.findall(r"#define EDGEKV_HEAD_LIMIT (\d+)", HEADER.read_text())
@@ -188,9 +195,7 @@ def test_defaults_are_those_of_python():
 
 def refused(path, **fields):
     """Status, message and plan of a request that fails."""
-    request = library.load().edgekv_plan_request_default()
-    for name, value in {"n_threads": 1, "ceiling_bytes": 1 << 40, **fields}.items():
-        setattr(request, name, value)
+    request = request_of(**{"ceiling_bytes": 1 << 40, **fields})
     plan, err = structs.Plan(), c.create_string_buffer(1024)
     status = library.load().edgekv_plan_make(str(path).encode(), c.byref(request), c.byref(plan), err, 1024)
     return library.load().edgekv_status_name(status).decode(), err.value.decode(), plan

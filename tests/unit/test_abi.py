@@ -20,7 +20,13 @@ from edgekv.policies.keydiff import ANCHORS, METRICS
 
 INCLUDE = Path(__file__).resolve().parents[2] / "native" / "include"
 HEADER = "".join(path.read_text() for path in sorted(INCLUDE.glob("edgekv*.h")))
-STRUCTS = {struct.__doc__.removeprefix("struct "): struct for struct in structs.Struct.__subclasses__()}
+STRUCTS = {
+    struct.c_name(): struct
+    for struct in (*structs.Struct.__subclasses__(), *structs.Input.__subclasses__())
+    if struct is not structs.Input
+}
+# EDGEKV_DEFAULT declares a function for each
+INITS = {f"{name}_init" for name in re.findall(r"^EDGEKV_DEFAULT\((\w+)\)", HEADER, re.MULTILINE)}
 
 # what edgekv.h needs of llama.h: a few names, and no layout
 LLAMA_H = """
@@ -135,13 +141,19 @@ def test_versions_are_equal():
 
 def test_every_function_is_declared():
     functions = set(re.findall(r"^EDGEKV_API .*?\b(edgekv_\w+) ?\(", HEADER, re.MULTILINE))
-    assert functions == set(library._CALLS) | set(library._QUERIES)
+    assert functions | INITS == set(library._CALLS) | set(library._QUERIES)
+
+
+def test_structs_that_are_given_have_defaults():
+    assert {f"{struct.c_name()}_init" for struct in structs.Input.__subclasses__()} == INITS
 
 
 def test_calls_take_the_arguments_that_the_header_declares():
     error = [("err", ("pointer", "char")), ("err_size", ctypes.c_size_t)]
     calls = {name: (ctypes.c_int, [*types, ctypes.c_char_p, ctypes.c_size_t]) for name, types in library._CALLS.items()}
     for name, (result, types) in (calls | library._QUERIES).items():
+        if name in INITS:
+            continue
         ((declared_result, text),) = re.findall(
             rf"^EDGEKV_API (.*?) ?\b{name} ?\(([^)]*)\);", uncommented(HEADER), re.MULTILINE
         )

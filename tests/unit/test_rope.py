@@ -67,7 +67,7 @@ def turn(rows, deltas, w, pairs, kv_type, head_dim, rotation, first=0, n=None):
     """A copy of rows (n, row bytes or more), each turned by its delta."""
     rows, deltas = rows.copy(), np.ascontiguousarray(deltas, dtype=np.int32)
     n = len(rows) if n is None else n
-    described = structs.Rows(rows.ctypes.data, TYPES[kv_type], head_dim, n, rows.strides[0], rotation, 0)
+    described = structs.Rows(TYPES[kv_type], rows.ctypes.data, n, rows.strides[0], head_dim, rotation)
     w = np.ascontiguousarray(w, dtype=np.float64)
     arguments = (ctypes.byref(described), w.ctypes.data, first, 2 * len(w), pairs == "norm", deltas.ctypes.data)
     library.call("edgekv_rope_turn", *arguments)
@@ -161,7 +161,7 @@ def call(kind=1, dim=64, n=1, rotation=0, first=0, n_rot=64, angles=None, deltas
     data = np.zeros(1024, dtype=np.uint8) if data is None else data
     angles = np.ones(32) if angles is None else angles
     deltas = np.zeros(8, dtype=np.int32) if deltas is None else deltas
-    rows = structs.Rows(data.ctypes.data, kind, dim, n, 128, rotation, 0)
+    rows = structs.Rows(kind, data.ctypes.data, n, 128, dim, rotation)
     library.call("edgekv_rope_turn", ctypes.byref(rows), angles.ctypes.data, first, n_rot, 1, deltas.ctypes.data)
 
 
@@ -190,7 +190,7 @@ def test_rows_and_angles_that_cannot_be(arguments, message):
 
 def test_null_arguments():
     data = np.zeros(128, dtype=np.uint8)
-    rows = structs.Rows(data.ctypes.data, 1, 64, 1, 128, 0, 0)
+    rows = structs.Rows(1, data.ctypes.data, 1, 128, 64, 0)
     whole = [ctypes.byref(rows), np.ones(32).ctypes.data, 0, 64, 1, np.zeros(1, dtype=np.int32).ctypes.data]
     for i in (0, 1, 5):
         with pytest.raises(ConfigError, match="rows, angles or deltas is NULL"):

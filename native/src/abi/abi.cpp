@@ -2,9 +2,11 @@
 #include "edgekv.h"
 #include "evict/allot.h"
 #include "evict/choose.h"
+#include "hooks/given.h"
 #include "hooks/status.h"
 #include "rope/rope_turn.h"
 #include "rows/rows.h"
+#include "score/policy_names.h"
 #include "score/wo_norm.h"
 
 #include <algorithm>
@@ -23,12 +25,14 @@ std::vector<uint32_t> order_by_position(const int32_t * positions, size_t n) {
     return order;
 }
 
-// One head as C describes it, checked, with what it takes to score it.
-struct Head {
-    Head(const edgekv_policy * policy, const edgekv_cells * given, const edgekv_queries * queries, uint32_t budget) :
-        keys(described(policy, given)), values(optional_rows(given->values)), order(order_by_position(given->positions, keys.n())),
-        cells{ keys, values ? &*values : nullptr, given->positions, order.data(), given->accumulated, given->wo_norm, nullptr,
-               nullptr, queries, given->layer, given->head } {
+// One head as a program describes it, checked, with what it takes to score it.
+struct GivenHead {
+    GivenHead(const edgekv_policy * of_policy, const edgekv_cells * of_cells, const edgekv_queries * of_queries, uint32_t budget) :
+        described(described_by(of_policy, of_cells)), policy(*of_policy), keys(given(*described.keys)),
+        values(optional<Rows>(described.values)), queries(optional<edgekv_queries>(of_queries)),
+        order(order_by_position(described.positions, keys.n())),
+        cells{ keys, values ? &*values : nullptr, described.positions, order.data(), described.accumulated, described.wo_norm, nullptr,
+               nullptr, queries ? &*queries : nullptr, described.layer, described.head } {
         check(*policy);
         check(*policy, cells, budget);
 
@@ -40,20 +44,25 @@ struct Head {
         scratch.reserve(size);
     }
 
-    static const edgekv_rows & described(const edgekv_policy * policy, const edgekv_cells * given) {
-        require(policy && given && given->keys && given->positions, "policy, cells, cells.keys or cells.positions is NULL");
-        return *given->keys;
+    static edgekv_cells described_by(const edgekv_policy * of_policy, const edgekv_cells * of_cells) {
+        require(of_policy && of_cells, "policy or cells is NULL");
+        const edgekv_cells cells = given(*of_cells);
+        require(cells.keys && cells.positions, "cells.keys or cells.positions is NULL");
+        return cells;
     }
 
-    static std::optional<Rows> optional_rows(const edgekv_rows * rows) {
-        return rows != nullptr ? std::optional<Rows>(*rows) : std::nullopt;
+    template <typename T, typename Given> static std::optional<T> optional(const Given * of_program) {
+        return of_program != nullptr ? std::optional<T>(given(*of_program)) : std::nullopt;
     }
 
-    const Rows                  keys;
-    const std::optional<Rows>   values;
-    const std::vector<uint32_t> order;
-    const Cells                 cells;
-    Scratch                     scratch;
+    const edgekv_cells                  described;
+    const GivenPolicy                   policy;
+    const Rows                          keys;
+    const std::optional<Rows>           values;
+    const std::optional<edgekv_queries> queries;
+    const std::vector<uint32_t>         order;
+    const Cells                         cells;
+    Scratch                             scratch;
 };
 
 size_t write_kept(const std::vector<uint32_t> & order, const std::vector<uint8_t> & keep, uint32_t * kept) {
@@ -62,13 +71,20 @@ size_t write_kept(const std::vector<uint32_t> & order, const std::vector<uint8_t
 
 } // namespace
 
+enum edgekv_status edgekv_policy_parse(const char * text, struct edgekv_policy * policy, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(text && policy, "text or policy is NULL");
+        give_back(policy_named(text), *policy);
+    });
+}
+
 enum edgekv_status edgekv_score(const struct edgekv_policy * policy, const struct edgekv_cells * cells,
                                 const struct edgekv_queries * queries, uint32_t budget, float * scores, char * err,
                                 size_t err_size) {
     return guard(err, err_size, [&] {
         require(scores, "scores is NULL");
-        Head head(policy, cells, queries, budget);
-        score(*policy, head.cells, budget, head.scratch, scores);
+        GivenHead head(policy, cells, queries, budget);
+        score(*head.policy, head.cells, budget, head.scratch, scores);
     });
 }
 
@@ -77,12 +93,13 @@ enum edgekv_status edgekv_choose(const struct edgekv_policy * policy, const stru
                                  uint32_t budget, uint32_t n_keep, uint32_t * kept, size_t * n_kept, char * err, size_t err_size) {
     return guard(err, err_size, [&] {
         require(protection && kept && n_kept, "protection, kept or n_kept is NULL");
-        check(*protection);
-        Head                 head(policy, cells, queries, budget);
+        const edgekv_protection protects = given(*protection);
+        check(protects);
+        GivenHead            head(policy, cells, queries, budget);
         std::vector<uint8_t> keep(head.keys.n());
         float * weights = head.scratch.scores.data();
-        score_base(*policy, head.cells, budget, head.scratch, weights, nullptr);
-        choose(*policy, head.cells, weights, *protection, n_keep, head.scratch, keep.data());
+        score_base(*head.policy, head.cells, budget, head.scratch, weights, nullptr);
+        choose(*head.policy, head.cells, weights, protects, n_keep, head.scratch, keep.data());
         *n_kept = write_kept(head.order, keep, kept);
     });
 }
@@ -92,11 +109,12 @@ enum edgekv_status edgekv_select(const float * scores, const int32_t * positions
                                  size_t err_size) {
     return guard(err, err_size, [&] {
         require(scores && positions && protection && kept && n_kept, "an argument is NULL");
-        check(*protection);
+        const edgekv_protection protects = given(*protection);
+        check(protects);
         const auto           order = order_by_position(positions, n);
         std::vector<float>   line(n);
         std::vector<uint8_t> keep(n);
-        select({ scores, positions, order.data(), n }, budget, *protection, line.data(), keep.data());
+        select({ scores, positions, order.data(), n }, budget, protects, line.data(), keep.data());
         *n_kept = write_kept(order, keep, kept);
     });
 }
@@ -106,20 +124,22 @@ enum edgekv_status edgekv_allot(const struct edgekv_policy * policy, const struc
                                 char * err, size_t err_size) {
     return guard(err, err_size, [&] {
         require(policy && heads && protection && budgets, "policy, heads, protection or budgets is NULL");
-        check(*policy);
-        check(*protection);
+        const GivenPolicy       shared(*policy);
+        const edgekv_protection protects = given(*protection);
+        check(*shared);
+        check(protects);
         std::vector<std::vector<uint32_t>> orders;
         std::vector<Ranked>                ranked;
         size_t                             n_cells = 0;
         for (size_t g = 0; g < n_heads; ++g) {
-            const edgekv_scored & head = heads[g];
+            const edgekv_scored head = given(element(heads, g));
             require((head.scores && head.positions) || head.n == 0, "scores or positions of a head are NULL");
             orders.push_back(order_by_position(head.positions, head.n));
             ranked.push_back({ head.scores, head.positions, orders.back().data(), head.n });
             n_cells += head.n;
         }
         std::vector<float> line(n_cells);
-        allot(ranked.data(), n_heads, *protection, budget, largest, policy->safeguard, line.data(), budgets);
+        allot(ranked.data(), n_heads, protects, budget, largest, shared->safeguard, line.data(), budgets);
     });
 }
 
@@ -135,8 +155,9 @@ enum edgekv_status edgekv_layer_budgets(const struct edgekv_policy * policy, uin
                                         uint32_t n_protected, uint32_t largest, uint32_t * budgets, char * err, size_t err_size) {
     return guard(err, err_size, [&] {
         require(policy && budgets, "policy or budgets is NULL");
-        check(*policy);
-        layer_budgets(policy->pyramid, n_layer, budget, n_protected, largest, budgets);
+        const GivenPolicy sloped(*policy);
+        check(*sloped);
+        layer_budgets(sloped->pyramid, n_layer, budget, n_protected, largest, budgets);
     });
 }
 
@@ -144,8 +165,8 @@ enum edgekv_status edgekv_wo_norm(const struct edgekv_rows * values, const struc
                                   uint32_t n_head, float * norms, char * err, size_t err_size) {
     return guard(err, err_size, [&] {
         require(values && w_o && norms, "values, w_o or norms is NULL");
-        const Rows rows(*values);
-        const Rows outputs(*w_o);
+        const Rows rows(given(*values));
+        const Rows outputs(given(*w_o));
         require(n_head > 0, "n_head is 0");
         require((uint64_t(first) + n_head) * rows.dim() <= outputs.dim(), "w_o has fewer columns than the heads need");
         Scratch scratch;
@@ -167,12 +188,13 @@ enum edgekv_status edgekv_rope_turn(const struct edgekv_rows * rows, const doubl
                                     int32_t neighbours, const int32_t * deltas, char * err, size_t err_size) {
     return guard(err, err_size, [&] {
         require(rows && angles && deltas, "rows, angles or deltas is NULL");
-        const Rows       checked(*rows);
-        const RopeAngles given{ first, n_rot, neighbours != 0, { angles, angles + std::min(n_rot, rows->dim) / 2 } };
-        RopeTurn         turn(given, rows->dim, rows->type, rows->rotation);
-        auto *           row = static_cast<char *>(const_cast<void *>(rows->data)); // described as what is read elsewhere
+        const edgekv_rows described = given(*rows);
+        const Rows        checked(described);
+        const RopeAngles  turned{ first, n_rot, neighbours != 0, { angles, angles + std::min(n_rot, described.dim) / 2 } };
+        RopeTurn          turn(turned, described.dim, described.type, described.rotation);
+        auto *            row = static_cast<char *>(const_cast<void *>(described.data)); // described as what is read elsewhere
         for (size_t i = 0; i < checked.n(); ++i) {
-            turn.turn(row + i * rows->stride_bytes, deltas[i]);
+            turn.turn(row + i * described.stride_bytes, deltas[i]);
         }
     });
 }
@@ -193,6 +215,6 @@ enum edgekv_status edgekv_rows_convert(const struct edgekv_rows * rows, int32_t 
                                        char * err, size_t err_size) {
     return guard(err, err_size, [&] {
         require(rows && dst, "rows or dst is NULL");
-        convert(Rows(*rows), type, rotation, dst, dst_size);
+        convert(Rows(given(*rows)), type, rotation, dst, dst_size);
     });
 }

@@ -2,6 +2,7 @@
 #include "archive/archive.h"
 #include "archive/recall.h"
 #include "edgekv_archive.h"
+#include "hooks/given.h"
 #include "hooks/status.h"
 
 #include <algorithm>
@@ -50,7 +51,7 @@ enum edgekv_status edgekv_cache_recall(struct edgekv_cache * cache, const struct
     return guard(err, err_size, [&] {
         require(cache && archive && params && result, "cache, archive, params or result is NULL");
         cache->drop_draft();
-        Recall recall(*cache, *archive, *params);
+        Recall recall(*cache, *archive, given(*params));
         recall.scan(recall.n_heads_left());
         *result = recall.commit(*cache);
     });
@@ -62,7 +63,7 @@ enum edgekv_status edgekv_recall_begin(struct edgekv_cache * cache, const struct
     return guard(err, err_size, [&] {
         require(cache && archive && params && work && n_left, "cache, archive, params, work or n_left is NULL");
         cache->drop_draft();
-        *work   = new edgekv_recall_work{ Recall(*cache, *archive, *params) };
+        *work   = new edgekv_recall_work{ Recall(*cache, *archive, given(*params)) };
         *n_left = (*work)->recall.n_heads_left();
     });
 }

@@ -2,30 +2,42 @@
 #include "cache/cache.h"
 #include "evict/compaction.h"
 #include "evict/merge.h"
+#include "hooks/given.h"
 #include "hooks/status.h"
 
 #include <algorithm>
 
 using namespace edgekv;
 
+namespace {
+
+// Rows of queries that a cache keeps, of the text and of a probe.
+uint64_t n_query_rows(const edgekv_cache_params & params) { return n_text_rows(params.n_query_rows, params.n_draft) + params.n_probe_rows; }
+
+} // namespace
+
 enum edgekv_status edgekv_cache_params_for(const struct edgekv_policy * policy, uint32_t block, int32_t probed,
                                            struct edgekv_cache_params * params, char * err, size_t err_size) {
     return guard(err, err_size, [&] {
         require(policy && params, "policy or params is NULL");
-        check(*policy);
-        const Traits traits = traits_of(*policy);
+        const GivenPolicy   scoring(*policy);
+        edgekv_cache_params needs = given(*params);
+        check(*scoring);
+        const Traits traits = traits_of(*scoring);
+        const bool   custom = scoring->base == EDGEKV_BASE_CUSTOM;
         if (!probed) {
-            params->n_query_rows = std::max(params->n_query_rows, traits.rows_read(block));
+            needs.n_query_rows = std::max(needs.n_query_rows, traits.rows_read(block));
         }
-        params->accumulates |= traits.accumulates;
-        params->wo_norms |= policy->critical;
-        params->values |= traits.values || (policy->base == EDGEKV_BASE_CUSTOM && policy->scorer->reads & EDGEKV_READS_VALUES);
-        params->ragged |= traits.ragged;
-        params->n_merged = std::max(params->n_merged, policy->n_merged);
-        params->before_rope |= traits.before_rope || traits.ahead;
-        if (policy->base == EDGEKV_BASE_CUSTOM) {
-            params->custom_reads |= policy->scorer->reads | EDGEKV_READS_POSITIONS;
+        needs.accumulates |= traits.accumulates;
+        needs.wo_norms |= scoring->critical;
+        needs.values |= traits.values || (custom && scoring->scorer->reads & EDGEKV_READS_VALUES);
+        needs.ragged |= traits.ragged;
+        needs.n_merged = std::max(needs.n_merged, scoring->n_merged);
+        needs.before_rope |= traits.before_rope || traits.ahead;
+        if (custom) {
+            needs.custom_reads |= scoring->scorer->reads | EDGEKV_READS_POSITIONS;
         }
+        give_back(needs, *params);
     });
 }
 
@@ -33,7 +45,7 @@ enum edgekv_status edgekv_cache_open(struct llama_context * ctx, const struct ed
                                      struct edgekv_cache ** cache, char * err, size_t err_size) {
     return guard(err, err_size, [&] {
         require(ctx && params && cache, "ctx, params or cache is NULL");
-        *cache = new edgekv_cache(ctx, *params);
+        *cache = new edgekv_cache(ctx, given(*params));
     });
 }
 
@@ -41,31 +53,35 @@ enum edgekv_status edgekv_cache_check(const struct llama_context * ctx, const st
                                       size_t err_size) {
     return guard(err, err_size, [&] {
         require(ctx && params, "ctx or params is NULL");
-        require_openable(*ctx, *params);
+        require_openable(*ctx, given(*params));
     });
 }
 
 void edgekv_cache_free(struct edgekv_cache * cache) { delete cache; }
 
 uint64_t edgekv_cache_estimate_bytes(const struct edgekv_shape * shape, const struct edgekv_cache_params * params) {
-    if (shape == nullptr || params == nullptr) {
-        return 0;
-    }
-    const Staging  how    = staging();
-    const uint64_t n_rows = uint64_t(shape->n_head_total) * shape->n_cells;
-    return CellArrays::bytes(n_rows, cell_parts(*shape, *params, how)) + Workspace::estimate_bytes(*shape, *params, how) + shape->state_bytes +
-           shape->query_row_bytes * (n_text_rows(params->n_query_rows, params->n_draft) + params->n_probe_rows) +
-           (how == Staging::graphs ? shape->graph_bytes : 0) +
-           (how == Staging::copies ? 0 : shape->graph_description_bytes);
+    uint64_t n_bytes = 0;
+    guard(nullptr, 0, [&] {
+        require(shape && params, "shape or params is NULL");
+        const edgekv_cache_params needs  = given(*params);
+        const Staging             how    = staging();
+        const uint64_t            n_rows = uint64_t(shape->n_head_total) * shape->n_cells;
+
+        n_bytes = CellArrays::bytes(n_rows, cell_parts(*shape, needs, how)) + Workspace::estimate_bytes(*shape, needs, how) +
+                  shape->state_bytes + shape->query_row_bytes * n_query_rows(needs) + (how == Staging::graphs ? shape->graph_bytes : 0) +
+                  (how == Staging::copies ? 0 : shape->graph_description_bytes);
+    });
+    return n_bytes;
 }
 
 uint64_t edgekv_cache_estimate_device_bytes(const struct edgekv_shape * shape, const struct edgekv_cache_params * params) {
-    if (shape == nullptr || params == nullptr) {
-        return 0;
-    }
-    const Staging how = staging();
-    return shape->device_query_row_bytes * (n_text_rows(params->n_query_rows, params->n_draft) + params->n_probe_rows) +
-           shape->device_state_bytes + (how == Staging::copies ? 0 : shape->device_graph_bytes);
+    uint64_t n_bytes = 0;
+    guard(nullptr, 0, [&] {
+        require(shape && params, "shape or params is NULL");
+        n_bytes = shape->device_query_row_bytes * n_query_rows(given(*params)) + shape->device_state_bytes +
+                  (staging() == Staging::copies ? 0 : shape->device_graph_bytes);
+    });
+    return n_bytes;
 }
 
 uint64_t edgekv_cache_bytes(const struct edgekv_cache * cache) { return cache == nullptr ? 0 : cache->bytes(); }
@@ -89,7 +105,14 @@ enum edgekv_status edgekv_cache_feed(struct edgekv_cache * cache, const llama_to
 enum edgekv_status edgekv_cache_feed_together(struct edgekv_part * parts, size_t n_parts, char * err, size_t err_size) {
     return guard(err, err_size, [&] {
         require(parts, "parts is NULL");
-        edgekv_cache::feed_together(parts, n_parts);
+        std::vector<edgekv_part> together;
+        for (size_t i = 0; i < n_parts; ++i) {
+            together.push_back(given(element(parts, i)));
+        }
+        edgekv_cache::feed_together(together.data(), n_parts);
+        for (size_t i = 0; i < n_parts; ++i) {
+            element(parts, i).logits_row = together[i].logits_row;
+        }
     });
 }
 
@@ -132,9 +155,15 @@ enum edgekv_status edgekv_cache_probe(struct edgekv_cache * cache, const llama_t
 enum edgekv_status edgekv_cache_compact(struct edgekv_cache * cache, const struct edgekv_compaction_params * params,
                                         struct edgekv_compaction * result, char * err, size_t err_size) {
     return guard(err, err_size, [&] {
-        require(cache && params && params->policy && params->protection && result, "cache, params or result is NULL");
+        require(cache && params && result, "cache, params or result is NULL");
+        edgekv_compaction_params how = given(*params);
+        require(how.policy && how.protection, "params.policy or params.protection is NULL");
+        const GivenPolicy       policy(*how.policy);
+        const edgekv_protection protection = given(*how.protection);
+        how.policy                         = &*policy;
+        how.protection                     = &protection;
         cache->drop_draft();
-        Compaction compaction(*cache, *params);
+        Compaction compaction(*cache, how);
         *result = compaction.commit(*cache);
     });
 }
@@ -207,7 +236,9 @@ enum edgekv_status edgekv_cache_read(const struct edgekv_cache * cache, uint32_t
                                      size_t dst_size, struct edgekv_rows * rows, char * err, size_t err_size) {
     return guard(err, err_size, [&] {
         require(cache && rows && (dst || dst_size == 0), "cache, dst or rows is NULL");
-        cache->read(layer, head, values != 0, dst, dst_size, *rows);
+        edgekv_rows read = given(*rows); // refused before anything is copied
+        cache->read(layer, head, values != 0, dst, dst_size, read);
+        give_back(read, *rows);
     });
 }
 

@@ -1,6 +1,7 @@
 // Models and contexts: llama.cpp's calls with its reasons as text and its aborts as a status.
 #include "abi/reasons.h"
 #include "cache/shape.h"
+#include "hooks/given.h"
 #include "hooks/status.h"
 #include "hooks/streamed_weights.h"
 #include "hooks/weights_file.h"
@@ -138,15 +139,17 @@ enum edgekv_status edgekv_model_load(const char * path, const struct llama_model
 }
 
 enum edgekv_status edgekv_context_new(struct llama_model * model, const struct llama_context_params * params,
-                                      const struct edgekv_layout * layout, struct llama_context ** ctx, char * err,
+                                      const struct edgekv_layout * of_program, struct llama_context ** ctx, char * err,
                                       size_t err_size) {
     return guard(err, err_size, [&] {
         require(model && params && ctx, "model, params or ctx is NULL");
-        const Reasons                     reasons;
+        const auto     layout  = of_program != nullptr ? std::optional(given(*of_program)) : std::nullopt;
+        const uint32_t n_slots = layout ? std::max(1u, layout->n_slots) : 1;
+        const Reasons  reasons;
+
         std::optional<FlatCache::Request> request;
-        llama_context_params              used    = *params;
-        const uint32_t                    n_slots = layout != nullptr ? std::max(1u, layout->n_slots) : 1;
-        if (layout != nullptr) {
+        llama_context_params              used = *params;
+        if (layout) {
             require(layout->n_cells >= 2, "layout.n_cells is less than 2");
             require(layout->n_cells_max >= layout->n_cells, "layout.n_cells_max is less than layout.n_cells");
             require(layout->n_probe <= layout->n_cells, "layout.n_probe is more than layout.n_cells");

@@ -5,6 +5,7 @@
 #include "cache/staging.h"
 #include "device/row_graphs.h"
 #include "ggml-backend.h"
+#include "hooks/given.h"
 #include "hooks/status.h"
 #include "llama-context.h"
 #include "llama-ext.h"
@@ -104,6 +105,7 @@ enum edgekv_status edgekv_context_devices(const struct llama_context * ctx, cons
                                           size_t err_size) {
     return guard(err, err_size, [&] {
         require(ctx && params && n, "ctx, params or n is NULL");
+        const edgekv_cache_params needs = given(*params);
         const llama_model & model = ctx->get_model();
         *n                        = model.devices.size();
         if (usages == nullptr) {
@@ -120,6 +122,6 @@ enum edgekv_status edgekv_context_devices(const struct llama_context * ctx, cons
         add_buffers(*ctx, found);
         add_states(memory.windows, found);
         add_states(memory.recurrent, found);
-        add_scoring(memory, *params, found);
+        add_scoring(memory, needs, found);
     });
 }

@@ -102,7 +102,7 @@ void Recall::scan_head(uint32_t il, uint32_t g, Scan & scan, BestPositions & bes
     const edgekv_layer &       layer = cache_.layers()[il];
     const std::vector<int32_t> has   = held(il, g);
     const edgekv_queries       queries = cache_.probe_queries(il, g, params_.n_rows, scan.queries(), scan.positions());
-    const edgekv_rows          format  = { nullptr, layer.k->type, layer.head_dim_k, 0, layer.k->nb[1], cache_.rotation(), 0 };
+    const edgekv_rows          format  = { sizeof(format), layer.k->type, nullptr, 0, layer.k->nb[1], layer.head_dim_k, cache_.rotation() };
     const RopeUndo *           undo    = is_turned_ && cache_.workspace().undo[il].turns() ? &cache_.workspace().undo[il] : nullptr;
     if (undo != nullptr && cache_.rotation() > 0) { // as keys that are read with it
         rotate_hadamard(scan.queries(), queries.n_head * queries.n_rows * layer.head_dim_k, cache_.rotation());

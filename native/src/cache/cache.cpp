@@ -135,7 +135,8 @@ void edgekv::require_openable(const llama_context & ctx, const edgekv_cache_para
 }
 
 edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & params) :
-    ctx(ctx), kv(memory_of(ctx).cache), shape(shape_of(ctx)), params_(params), staging_(staging()), root_(*memory_of(ctx).flat), flat_(root_.slot(params.slot)), claim_(flat_),
+    ctx(ctx), kv(memory_of(ctx).cache), shape(shape_of(ctx)), params_(params), staging_(staging()),
+    root_(*memory_of(ctx).flat), flat_(root_.slot(params.slot)), claim_(flat_),
     rotation_(0), value_rotation_(0), softcap_(0.0f), cells_(flat_.n_cells_total(), cell_parts(shape, params, staging_)) {
     require_suited(*ctx, params);
     const Memory          memory  = memory_of(ctx);
@@ -309,7 +310,7 @@ void edgekv_cache::read(uint32_t il, uint32_t g, bool values, void * dst, size_t
     for (size_t i = 0; dst != nullptr && i < head.n; ++i) {
         ggml_backend_tensor_get(tensor, static_cast<char *>(dst) + i * bytes, (first + head.order[i]) * tensor->nb[1], bytes);
     }
-    rows = { dst, tensor->type, dim, head.n, bytes, values ? value_rotation_ : rotation_, 0 };
+    rows = { sizeof(rows), tensor->type, dst, head.n, bytes, dim, values ? value_rotation_ : rotation_ };
 }
 
 void edgekv_cache::read_queries(uint32_t il, bool probed, float * queries, int32_t * positions, uint32_t & n_rows,

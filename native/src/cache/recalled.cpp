@@ -13,7 +13,7 @@ edgekv_queries edgekv_cache::probe_queries(uint32_t il, uint32_t g, uint32_t n_r
     const float          scale = window_->read(il, g * layer.n_group, layer.n_group, true, n_past, { n, 0 }, true, n_past - rope_past, nullptr,
                                                queries, positions);
     const float *        sinks = layer.sinks.empty() ? nullptr : &layer.sinks[g * layer.n_group];
-    return { queries, positions, layer.n_group, n, layer.head_dim_k, positions[n - 1] + 1, scale, softcap_, sinks };
+    return { sizeof(edgekv_queries), queries, positions, layer.n_group, n, layer.head_dim_k, positions[n - 1] + 1, scale, softcap_, sinks };
 }
 
 // If a head keeps a whole text, that head's keys and the next token are turned by their own positions, whatever others are.

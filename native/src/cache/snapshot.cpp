@@ -2,6 +2,7 @@
 #include "cache/cache.h"
 #include "ggml-backend.h"
 #include "hooks/aborts.h"
+#include "hooks/given.h"
 #include "hooks/status.h"
 #include "llama-context.h"
 #include "llama-kv-cache.h"
@@ -312,15 +313,19 @@ struct Snapshot {
 
 uint64_t edgekv_snapshot_estimate_bytes(const struct edgekv_shape * shape, const struct edgekv_cache_params * params, uint32_t n_cells,
                                         uint64_t * numbers_bytes) {
-    if (shape == nullptr || params == nullptr || numbers_bytes == nullptr) {
-        return 0;
-    }
-    const bool     repositions = params->repositions != 0;
-    const uint64_t n_carried   = 2 + repositions + (params->accumulates != 0) + (params->wo_norms != 0) + (params->n_merged > 0); // as each_carried has them
-    const uint64_t n_numbers   = shape->n_head_total * (2 + n_carried * n_cells) + params->n_query_rows + shape->window_cells;
-    *numbers_bytes             = sizeof(edgekv_snapshot) + n_numbers * sizeof(uint32_t);
-    return *numbers_bytes + n_cells * shape->cell_bytes +
-           params->n_query_rows * (shape->query_row_bytes + shape->device_query_row_bytes);
+    uint64_t n_bytes = 0;
+    guard(nullptr, 0, [&] {
+        require(shape && params && numbers_bytes, "shape, params or numbers_bytes is NULL");
+        const edgekv_cache_params needs = given(*params);
+
+        const uint64_t n_carried = 2 + (needs.repositions != 0) + (needs.accumulates != 0) + (needs.wo_norms != 0) +
+                                   (needs.n_merged > 0); // as each_carried has them
+        const uint64_t n_numbers = shape->n_head_total * (2 + n_carried * n_cells) + needs.n_query_rows + shape->window_cells;
+        *numbers_bytes           = sizeof(edgekv_snapshot) + n_numbers * sizeof(uint32_t);
+        n_bytes                  = *numbers_bytes + n_cells * shape->cell_bytes +
+                  needs.n_query_rows * (shape->query_row_bytes + shape->device_query_row_bytes);
+    });
+    return n_bytes;
 }
 
 uint64_t edgekv_cache::snapshot_bytes() const { return Snapshot(*this).header.n_bytes; }

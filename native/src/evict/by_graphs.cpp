@@ -52,7 +52,8 @@ void Compaction::add_gains(const std::vector<int32_t> & positions, GraphQueries 
     queries.gains.resize(n * layers_.size());
     for (uint32_t il = 0; il < layers_.size(); ++il) {
         const edgekv_layer & layer = layers_[il];
-        const edgekv_queries rows  = { nullptr,
+        const edgekv_queries rows  = { sizeof(rows),
+                                       nullptr,
                                        positions.data(),
                                        layer.n_group,
                                        static_cast<uint32_t>(n),

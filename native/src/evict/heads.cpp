@@ -46,14 +46,14 @@ HostRows * Compaction::copied_queries(uint32_t il, const QueryRows & rows) {
 Rows Compaction::rows_of_head(uint32_t il, bool values, HostRows & host, size_t n) const {
     const edgekv_layer & layer = layers_[il];
     const uint32_t       dim   = values ? layer.head_dim_v : layer.head_dim_k;
-    return Rows({ host.row(0), (values ? layer.v : layer.k)->type, dim, n, host.stride(),
-                  values ? cache_.value_rotation_ : cache_.rotation_, 0 });
+    return Rows({ sizeof(edgekv_rows), (values ? layer.v : layer.k)->type, host.row(0), n, host.stride(), dim,
+                  values ? cache_.value_rotation_ : cache_.rotation_ });
 }
 
 // The keys of a head as they were before RoPE, which turned them by the positions that they have there now.
 Rows Compaction::keys_before_rope(uint32_t il, HostRows & host, const HeadView & head) const {
     const edgekv_layer & layer = layers_[il];
-    return Rows({ host.row(0), layer.k->type, layer.head_dim_k, head.n, host.stride(), cache_.rotation_, 0 },
+    return Rows({ sizeof(edgekv_rows), layer.k->type, host.row(0), head.n, host.stride(), layer.head_dim_k, cache_.rotation_ },
                 work_.undo[il].turns() ? &work_.undo[il] : nullptr, head.rope_positions());
 }
 
@@ -92,8 +92,8 @@ void Compaction::with_head(uint32_t il, uint32_t g, const QueryRows & rows, bool
     HostRows             v          = host_rows(il, g, true, copied ? head.n : 0);
     const Rows           value_rows = rows_of_head(il, true, v, head.n);
 
-    edgekv_queries queries = { scratch.window.data(), scratch.positions.data(), layer.n_group, n_rows, layer.head_dim_k, 0, 1.0f,
-                               cache_.softcap_, layer.sinks.empty() ? nullptr : &layer.sinks[g * layer.n_group] };
+    edgekv_queries queries = { sizeof(queries), scratch.window.data(), scratch.positions.data(), layer.n_group, n_rows,
+                               layer.head_dim_k, 0, 1.0f, cache_.softcap_, layer.sinks.empty() ? nullptr : &layer.sinks[g * layer.n_group] };
     if (n_rows > 0 && scored) {
         cache_.window_->each_row(params_.probed != 0, cache_.n_past, rows, cache_.n_past - cache_.rope_past,
                                  [&](uint32_t w, uint32_t, int32_t position, int32_t) { scratch.positions[w] = position; });

@@ -1,5 +1,6 @@
 #include "plan/open.h"
 
+#include "hooks/given.h"
 #include "llama-model.h"
 #include "plan/process.h"
 
@@ -77,6 +78,25 @@ Model load_without_weights(const char * path, bool repack) {
     return load(path, params, 0);
 }
 
+edgekv_layout layout_for(uint32_t budget, uint32_t block, uint32_t n_probe, uint32_t ragged, uint32_t n_ctx_train) {
+    const uint64_t n_cells = uint64_t(budget) + block + n_probe;
+    const uint64_t least   = n_cells + uint64_t(EDGEKV_HEAD_LEAST - 1) * budget;
+    const uint64_t most    = n_cells + uint64_t(EDGEKV_HEAD_LIMIT - 1) * budget;
+
+    edgekv_layout layout = default_of<edgekv_layout>();
+    layout.n_cells       = counted(n_cells);
+    layout.n_cells_max   = counted(ragged == 0 ? n_cells : std::clamp<uint64_t>(n_ctx_train / 2, least, most));
+    layout.n_probe       = n_probe;
+    return layout;
+}
+
+void require_whole(const edgekv_plan & plan) {
+    if (plan.n_bytes != sizeof(plan)) {
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "plan.n_bytes = %u, but a plan has %zu bytes here; begin with edgekv_plan_default(), and compile "
+             "the program with the headers of this library", plan.n_bytes, sizeof(plan));
+    }
+}
+
 Context new_context(const Model & model, const edgekv_plan & plan) {
     llama_context_params params;
     checked(edgekv_context_params_for, model.get(), plan.setting.kv_type, plan.layout.n_cells, plan.n_ubatch, 1u, plan.n_threads, &params);
@@ -89,13 +109,12 @@ Context new_context(const Model & model, const edgekv_plan & plan) {
 
 using namespace edgekv;
 
-struct edgekv_layout edgekv_layout_for(uint32_t budget, uint32_t block, uint32_t n_probe, uint32_t ragged,
-                                       uint32_t n_ctx_train) {
-    const uint64_t n_cells = uint64_t(budget) + block + n_probe;
-    const uint64_t least   = n_cells + uint64_t(EDGEKV_HEAD_LEAST - 1) * budget;
-    const uint64_t most    = n_cells + uint64_t(EDGEKV_HEAD_LIMIT - 1) * budget;
-    const uint64_t largest = ragged == 0 ? n_cells : std::clamp<uint64_t>(n_ctx_train / 2, least, most);
-    return { counted(n_cells), counted(largest), n_probe, 1 };
+enum edgekv_status edgekv_layout_for(uint32_t budget, uint32_t block, uint32_t n_probe, uint32_t ragged, uint32_t n_ctx_train,
+                                     struct edgekv_layout * layout, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(layout, "layout is NULL");
+        give_back(layout_for(budget, block, n_probe, ragged, n_ctx_train), *layout);
+    });
 }
 
 enum edgekv_status edgekv_context_params_for(const struct llama_model * model, int32_t kv_type, uint32_t n_cells, uint32_t n_ubatch,
@@ -126,6 +145,7 @@ enum edgekv_status edgekv_plan_open(const char * path, const struct edgekv_plan 
                                     struct llama_context ** ctx, struct edgekv_cache ** cache, char * err, size_t err_size) {
     return guard(err, err_size, [&] {
         require(path && plan && model && ctx && cache, "path, plan, model, ctx or cache is NULL");
+        require_whole(*plan);
         return_freed_memory();
         Model loaded = load_model(path, *plan);
         return_freed_memory(); // what loading took beside the model

@@ -21,6 +21,12 @@ Model load_model(const char * path, const edgekv_plan & plan);
 // Its metadata and vocabulary alone. Throws Error.
 Model load_without_weights(const char * path, bool repack);
 
+// The layout that holds a budget, a block and a probe, as edgekv_layout_for says.
+edgekv_layout layout_for(uint32_t budget, uint32_t block, uint32_t n_probe, uint32_t ragged, uint32_t n_ctx_train);
+
+// Throw Error(EDGEKV_STATUS_INVALID_ARGUMENT) for a plan of another size than this library's.
+void require_whole(const edgekv_plan & plan);
+
 // Throws Error(EDGEKV_STATUS_INVALID_ARGUMENT) if the model cannot have the plan's type of cache.
 Context new_context(const Model & model, const edgekv_plan & plan);
 

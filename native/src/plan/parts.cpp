@@ -1,6 +1,7 @@
 // What a context, its model and its cache take, part by part.
 #include "cache/cache.h"
 #include "ggml-cpp.h"
+#include "hooks/given.h"
 #include "hooks/processor.h"
 #include "hooks/status.h"
 #include "hooks/weights_file.h"
@@ -78,13 +79,14 @@ enum edgekv_status edgekv_context_parts(const struct llama_context * ctx, const 
                                         struct edgekv_parts * parts, char * err, size_t err_size) {
     return guard(err, err_size, [&] {
         require(ctx && params && parts, "ctx, params or parts is NULL");
+        const edgekv_cache_params needs = given(*params);
         edgekv_memory memory = {};
         checked(edgekv_context_memory, ctx, &memory);
         const edgekv_shape shape     = shape_of(ctx);
         const Memory       held      = memory_of(ctx);
         const int          n_threads = std::max(1, ctx->get_cparams().n_threads_batch);
-        require_divisible(*held.flat, params->ragged);
-        require_fine(*held.flat, params->n_merged);
+        require_divisible(*held.flat, needs.ragged);
+        require_fine(*held.flat, needs.n_merged);
 
         parts->graph_bytes += running_graph_bytes(*ctx);
         const uint64_t of_model  = parts->vocabulary_bytes + parts->graph_bytes;
@@ -95,9 +97,9 @@ enum edgekv_status edgekv_context_parts(const struct llama_context * ctx, const 
         parts->state_bytes       = memory.state_bytes;
         parts->compute_bytes     = memory.compute_bytes;
         parts->output_bytes      = memory.output_bytes;
-        parts->bookkeeping_bytes = held.flat->n_slots() * edgekv_cache_estimate_bytes(&shape, params);
+        parts->bookkeeping_bytes = held.flat->n_slots() * edgekv_cache_estimate_bytes(&shape, &needs);
         parts->margin_bytes      = margin_bytes;
         parts->workspace_bytes   = n_threads * thread_bytes + shared_work_bytes(*ctx, n_threads) + llama_cells(held) * llama_cell_bytes +
-                                 (params->n_draft > 0 ? draft_bytes : 0);
+                                 (needs.n_draft > 0 ? draft_bytes : 0);
     });
 }

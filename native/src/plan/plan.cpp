@@ -1,5 +1,6 @@
 // From a ceiling to a plan.
 #include "cache/shape.h"
+#include "hooks/given.h"
 #include "hooks/status.h"
 #include "llama-context.h"
 #include "llama-model.h"
@@ -9,6 +10,7 @@
 #include "rows/context_rope.h"
 #include "rows/flat_cache.h"
 #include "rows/memory.h"
+#include "score/policy_names.h"
 
 #include <algorithm>
 #include <map>
@@ -52,8 +54,7 @@ void require_range(const char * name, uint64_t value, uint64_t low, uint64_t hig
     }
 }
 
-edgekv_plan_request checked_request(const edgekv_plan_request & given) {
-    edgekv_plan_request request = given;
+edgekv_plan_request checked_request(edgekv_plan_request request) {
     if (request.n_threads == 0) {
         request.n_threads = std::min<uint32_t>(std::max(1u, std::thread::hardware_concurrency()), GGML_MAX_N_THREADS);
     }
@@ -87,7 +88,8 @@ class Estimates {
     }
 
     edgekv_choice choice() {
-        return { request_.budget,
+        return { sizeof(edgekv_choice),
+                 request_.budget,
                  request_.n_sink + request_.n_recent + 1,
                  request_.block,
                  1,
@@ -161,27 +163,28 @@ class Estimates {
     uint32_t n_ctx_train() { return static_cast<uint32_t>(llama_model_n_ctx_train(models_.begin()->second->get())); }
 
     edgekv_cache_params cache_params(uint32_t block) const {
-        edgekv_cache_params params = {};
+        edgekv_cache_params params = default_of<edgekv_cache_params>();
         params.n_probe_rows        = request_.n_probe;
         params.repositions         = request_.repositions;
-        checked(edgekv_cache_params_for, &request_.policy, block, 0, &params);
+        checked(edgekv_cache_params_for, request_.policy, block, 0, &params);
         if (request_.n_probe > 0) {
-            checked(edgekv_cache_params_for, &request_.probe_policy, block, 1, &params);
+            checked(edgekv_cache_params_for, request_.probe_policy, block, 1, &params);
         }
         return params;
     }
 
     // All that does not have to be measured.
     edgekv_plan sized(const edgekv_setting & setting) {
-        edgekv_plan plan        = {};
+        edgekv_plan plan        = default_of<edgekv_plan>();
         plan.ceiling_bytes      = request_.ceiling_bytes;
         plan.setting            = setting;
-        plan.probe_policy       = request_.probe_policy;
+        plan.policy             = given(*request_.policy);
+        plan.probe_policy       = given(*request_.probe_policy);
         plan.cache              = cache_params(setting.block);
         plan.n_ubatch           = std::min(setting.block, ubatch);
         plan.n_threads          = request_.n_threads;
         plan.n_ctx_train        = n_ctx_train();
-        plan.layout             = edgekv_layout_for(setting.budget, setting.block, request_.n_probe, plan.cache.ragged,
+        plan.layout             = layout_for(setting.budget, setting.block, request_.n_probe, plan.cache.ragged,
                                                     plan.n_ctx_train);
         return plan;
     }
@@ -242,32 +245,16 @@ class Estimates {
 
 } // namespace
 
-struct edgekv_plan_request edgekv_plan_request_default(void) {
-    edgekv_plan_request request = {};
-
-    request.policy.base            = EDGEKV_BASE_KEYDIFF;
-    request.policy.kernel          = 1;
-    request.policy.rounds          = 1;
-    request.probe_policy           = request.policy;
-    request.probe_policy.base      = EDGEKV_BASE_SNAPKV;
-    request.probe_policy.kernel    = 61;
-    request.probe_policy.rows      = 64;
-    request.probe_policy.aggregate = EDGEKV_AGGREGATE_MAX;
-    request.n_probe                = 64;
-    request.n_sink                 = 4;
-    request.n_recent               = 32;
-    request.repack                 = -1;
-    request.n_streamed             = -1;
-    request.repositions            = 1;
-    return request;
-}
-
 enum edgekv_status edgekv_plan_make(const char * path, const struct edgekv_plan_request * request, struct edgekv_plan * plan,
                                     char * err, size_t err_size) {
     return guard(err, err_size, [&] {
         require(path && request && plan, "path, request or plan is NULL");
-        const edgekv_plan_request given = checked_request(*request);
-        Estimates                 estimates(path, given);
+        require_whole(*plan);
+        const edgekv_policy keydiff = default_of<edgekv_policy>(), largest_weight = policy_named(EDGEKV_PROBE_POLICY);
+        edgekv_plan_request wanted  = checked_request(given(*request));
+        wanted.policy               = wanted.policy != nullptr ? wanted.policy : &keydiff;
+        wanted.probe_policy         = wanted.probe_policy != nullptr ? wanted.probe_policy : &largest_weight;
+        Estimates           estimates(path, wanted);
         const edgekv_choice       choice = estimates.choice();
         const auto chosen = best_setting(choice, [&](const edgekv_setting & setting) { return estimates.fits(setting); });
         if (!chosen) {

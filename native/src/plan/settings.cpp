@@ -1,5 +1,6 @@
 #include "plan/settings.h"
 
+#include "hooks/given.h"
 #include "hooks/status.h"
 
 #include <algorithm>
@@ -16,6 +17,15 @@ constexpr uint32_t blocks[]     = { full_block, 64, 32 };
 constexpr uint32_t long_block   = 512; // where each block is followed by a probe
 
 using Setting = std::optional<edgekv_setting>;
+
+// The largest budget that has positions in the trained context.
+uint32_t most_cells(const edgekv_choice & choice, uint32_t block) {
+    if (choice.repositions == 0) {
+        return choice.n_ctx_train;
+    }
+    const int64_t room = int64_t(choice.n_ctx_train) - block - choice.n_probe;
+    return static_cast<uint32_t>(std::max<int64_t>(0, room) / (choice.ragged != 0 ? EDGEKV_HEAD_LEAST : 1));
+}
 
 // Settings with weights repacked, or not.
 class Search {
@@ -52,7 +62,7 @@ class Search {
     uint32_t usual_block() const { return choice_.block != 0 ? choice_.block : full_block; }
     bool     may_stream() const { return choice_.n_streamed < 0 && choice_.n_layers > 0; }
     uint32_t n_named() const { return std::max(choice_.n_streamed, 0); }
-    uint32_t most_cells(uint32_t block) const { return edgekv_plan_most_cells(&choice_, block); }
+    uint32_t most_cells(uint32_t block) const { return edgekv::most_cells(choice_, block); }
 
     std::vector<uint32_t> blocks_to_try() const {
         if (choice_.block != 0) {
@@ -199,7 +209,7 @@ enum edgekv_status search_by(Search search, const edgekv_choice * choice, edgekv
                              edgekv_setting * chosen, char * err, size_t err_size) {
     return guard(err, err_size, [&] {
         require(choice && fits && chosen, "choice, fits or chosen is NULL");
-        const auto found = search(*choice, [&](const edgekv_setting & setting) {
+        const auto found = search(given(*choice), [&](const edgekv_setting & setting) {
             const int32_t answer = fits(user_data, &setting);
             if (answer < 0) {
                 throw answer == -1 ? Error(EDGEKV_STATUS_INVALID_ARGUMENT, "the model cannot have the cache type; name another") :
@@ -217,11 +227,12 @@ enum edgekv_status search_by(Search search, const edgekv_choice * choice, edgekv
 } // namespace
 
 uint32_t edgekv_plan_most_cells(const struct edgekv_choice * choice, uint32_t block) {
-    if (choice == nullptr || choice->repositions == 0) {
-        return choice == nullptr ? 0 : choice->n_ctx_train;
-    }
-    const int64_t room = int64_t(choice->n_ctx_train) - block - choice->n_probe;
-    return static_cast<uint32_t>(std::max<int64_t>(0, room) / (choice->ragged != 0 ? EDGEKV_HEAD_LEAST : 1));
+    uint32_t n_cells = 0;
+    guard(nullptr, 0, [&] {
+        require(choice, "choice is NULL");
+        n_cells = most_cells(given(*choice), block);
+    });
+    return n_cells;
 }
 
 enum edgekv_status edgekv_plan_choose(const struct edgekv_choice * choice, edgekv_setting_fits fits, void * user_data,

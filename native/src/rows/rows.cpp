@@ -38,7 +38,7 @@ void Rows::read(size_t first, size_t n, float * dst) const {
 void convert(const Rows & rows, int32_t type, uint32_t rotation, void * dst, size_t dst_size) {
     const ggml_from_float_t write  = row_from_float(type);
     const size_t            n_row  = ggml_row_size(static_cast<ggml_type>(type), rows.dim());
-    const Rows              checked({ dst, type, rows.dim(), rows.n(), n_row, rotation, 0 });
+    const Rows              checked({ sizeof(edgekv_rows), type, dst, rows.n(), n_row, uint32_t(rows.dim()), rotation });
     if (dst_size / n_row < rows.n()) {
         fail(EDGEKV_STATUS_INVALID_ARGUMENT, "dst holds %zu bytes, but %zu rows of %zu are to be written", dst_size, rows.n(), n_row);
     }

@@ -45,7 +45,7 @@ class WeightRows {
     const ggml_tensor * on(ggml_backend_t backend) const;
 
   private:
-    Rows rows(const void * data, size_t n) const { return Rows({ data, weight_->type, uint32_t(dim()), n, weight_->nb[1], 0, 0 }); }
+    Rows rows(const void * data, size_t n) const { return Rows({ sizeof(edgekv_rows), weight_->type, data, n, weight_->nb[1], uint32_t(dim()), 0 }); }
     void read(size_t first, size_t n, void * dst) const;
 
     const ggml_tensor * weight_ = nullptr;
