@@ -144,12 +144,12 @@ void test_versions_of_rows() {
     CHECK(!outdates([&] { flat.lay_out({ 40, 4 }); }));
     CHECK(outdates([&] { flat.clear(); }));
     CHECK(outdates([&] { flat.clear(); })); // it may have attended to more open rows
-    CHECK(outdates([&] { flat.set_query_rings({ nullptr }); }));
-    CHECK(outdates([&] { flat.aim_queries(0, 8, 0); }));
-    CHECK(!outdates([&] { flat.aim_queries(0, 8, 3); }));
-    CHECK(outdates([&] { flat.aim_queries(8, 8, 3); }));
-    CHECK(outdates([&] { flat.aim_queries(8, 4, 3); }));
-    CHECK(outdates([&] { flat.set_query_rings({}); }));
+    CHECK(outdates([&] { flat.queries().set({ nullptr }); }));
+    CHECK(outdates([&] { flat.queries().aim(0, 8, 0); }));
+    CHECK(!outdates([&] { flat.queries().aim(0, 8, 3); }));
+    CHECK(outdates([&] { flat.queries().aim(8, 8, 3); }));
+    CHECK(outdates([&] { flat.queries().aim(8, 4, 3); }));
+    CHECK(outdates([&] { flat.queries().set({}); }));
     CHECK(!outdates([&] { flat.begin_part(7); }) && flat.n_filled() == 7);
 }
 

@@ -7,8 +7,8 @@
 #include "hooks/weights_file.h"
 #include "llama-context.h"
 #include "llama-model.h"
+#include "rows/cache_request.h"
 #include "rows/context_rope.h"
-#include "rows/flat_cache.h"
 #include "rows/memory.h"
 
 #include <algorithm>
@@ -147,8 +147,8 @@ enum edgekv_status edgekv_context_new(struct llama_model * model, const struct l
         const uint32_t n_slots = layout ? std::max(1u, layout->n_slots) : 1;
         const Reasons  reasons;
 
-        std::optional<FlatCache::Request> request;
-        llama_context_params              used = *params;
+        std::optional<CacheRequest> request;
+        llama_context_params        used = *params;
         if (layout) {
             require(layout->n_cells >= 2, "layout.n_cells is less than 2");
             require(layout->n_cells_max >= layout->n_cells, "layout.n_cells_max is less than layout.n_cells");

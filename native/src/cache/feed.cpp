@@ -132,7 +132,7 @@ void edgekv_cache::decode(const std::vector<Batched> & parts) {
     std::vector<llama_seq_id *> seq_id(n_all, &seq);
     std::vector<int8_t>         logits(n_all, 0);
 
-    std::vector<FlatCache::Part> flat_parts;
+    std::vector<BatchPart> flat_parts;
     tokens.reserve(n_all);
     flat_parts.reserve(parts.size());
     std::iota(positions.begin(), positions.end(), base);
@@ -142,7 +142,7 @@ void edgekv_cache::decode(const std::vector<Batched> & parts) {
         part.cache->flat_.begin_part(part.cache->n_filled_ + part.n_before);
         flat_parts.push_back({ &part.cache->flat_, static_cast<uint32_t>(part.n), part.cache->rope_past + static_cast<int32_t>(part.n_before) });
     }
-    const FlatCache::Batch flat_batch(first.root_, std::move(flat_parts));
+    const Batch flat_batch(first.root_, std::move(flat_parts));
 
     llama_batch batch = {};
     batch.n_tokens    = static_cast<int32_t>(n_all);

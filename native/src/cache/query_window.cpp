@@ -17,10 +17,10 @@ QueryWindow::QueryWindow(FlatCache & flat, uint32_t n_rows, uint32_t n_draft, ui
         rings.push_back(ggml_new_tensor_2d(memory_.at(*layer.k), GGML_TYPE_F32, n_queries, n_ring_ + n_probe_rows));
     }
     memory_.allocate();
-    flat.set_query_rings(std::move(rings));
+    flat.queries().set(std::move(rings));
 }
 
-QueryWindow::~QueryWindow() { flat_.set_query_rings({}); }
+QueryWindow::~QueryWindow() { flat_.queries().set({}); }
 
 void QueryWindow::clear() {
     oldest_  = 0;
@@ -28,19 +28,19 @@ void QueryWindow::clear() {
 }
 
 void QueryWindow::begin_text(int32_t lag) {
-    flat_.aim_queries(0, n_ring_, lag);
+    flat_.queries().aim(0, n_ring_, lag);
     probing_ = false;
 }
 
 void QueryWindow::begin_probe(int32_t lag) {
-    flat_.aim_queries(n_ring_, n_probe_rows_, lag);
+    flat_.queries().aim(n_ring_, n_probe_rows_, lag);
     probing_ = true;
 }
 
 void QueryWindow::note_written(int32_t p0, uint32_t n) {
     const auto & queries = flat_.queries();
-    for (uint32_t i = n - std::min(n, queries.n); i < n; ++i) {
-        lags_[queries.first + (static_cast<uint32_t>(p0) + i) % queries.n] = queries.lag;
+    for (uint32_t i = n - std::min(n, queries.n()); i < n; ++i) {
+        lags_[queries.first() + (static_cast<uint32_t>(p0) + i) % queries.n()] = queries.lag();
     }
     if (probing_) {
         n_probe_ = 0;
@@ -95,14 +95,14 @@ HostRows QueryWindow::copied(uint32_t index, bool probed, int32_t n_past, const 
         begin = std::min(begin, row);
         end   = std::max(end, row + 1);
     });
-    return HostRows(flat_.queries().rings[index], begin, end - begin, &copy);
+    return HostRows(flat_.queries().rings()[index], begin, end - begin, &copy);
 }
 
 float QueryWindow::read(uint32_t index, uint32_t first_head, uint32_t n_head, bool probed, int32_t n_past,
                         const QueryRows & rows, bool by_head, int32_t lag, RopeTurn * turn, float * queries, int32_t * positions,
                         HostRows * copied) const {
     const FlatCache::Layer & layer = flat_.layers()[index];
-    const ggml_tensor *      ring  = flat_.queries().rings[index];
+    const ggml_tensor *      ring  = flat_.queries().rings()[index];
     const size_t             dim   = layer.head_dim_k;
     each_row(probed, n_past, rows, lag, [&](uint32_t w, size_t row, int32_t position, int32_t delta) {
         positions[w] = position;

@@ -46,7 +46,7 @@ class QueryWindow {
     std::vector<int32_t> text_lags(int32_t n_past, uint32_t n) const;
     template <typename F> void each_text_row(int32_t n_past, uint32_t n, F f) const {
         for (int32_t p = n_past - static_cast<int32_t>(n); p < n_past; ++p) {
-            for (ggml_tensor * ring : flat_.queries().rings) {
+            for (ggml_tensor * ring : flat_.queries().rings()) {
                 f(ring, static_cast<uint32_t>(p) % n_ring_ * ring->nb[1], ring->nb[1]);
             }
         }

@@ -256,7 +256,7 @@ ggml_tensor * RowGraphs::queries_of(ggml_context * context, const Run & run, siz
     const FlatCache::Layer & layer = flat_.layers()[run.layer];
     Graph &                  graph = *graph_;
     const auto               list  = [&](ggml_tensor * all) { return ggml_view_1d(context, all, n_rows, first * sizeof(int32_t)); };
-    ggml_tensor * rows = graph.in_place(1, ggml_get_rows(context, flat_.queries().rings[run.layer], list(first_)));
+    ggml_tensor * rows = graph.in_place(1, ggml_get_rows(context, flat_.queries().rings()[run.layer], list(first_)));
     rows               = ggml_reshape_3d(context, rows, layer.head_dim_k, layer.n_head(), n_rows);
     if (turn) {
         ggml_tensor * deltas = list(second_);

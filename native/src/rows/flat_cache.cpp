@@ -13,10 +13,6 @@ namespace edgekv {
 
 namespace {
 
-thread_local const edgekv_layout * request  = nullptr;
-thread_local bool                  is_reachable = false;
-thread_local bool                  was_refused  = false;
-
 // Devices read rows in runs of 256, beyond a head's end too. ggml wants room for a view as if no head of a layer overlapped the
 // next, so the last layer needs that for each of its heads.
 constexpr uint32_t device_slack = 255;
@@ -33,31 +29,6 @@ uint32_t step_of(const ggml_tensor & rows, size_t alignment) {
 }
 
 } // namespace
-
-FlatCache::Request::Request(const edgekv_layout & layout) {
-    request     = &layout;
-    was_refused = false;
-}
-FlatCache::Request::~Request() { request = nullptr; }
-
-bool FlatCache::Request::refused() const { return was_refused; }
-
-void FlatCache::refuse(const char * call) {
-    was_refused = true;
-    fail(EDGEKV_STATUS_UNSUPPORTED, "llama.cpp called %s of a cache that edgekv lays out by head: its graph of this model attends in a way "
-         "that edgekv does not know; choose another model", call);
-}
-
-FlatCache::Reachable::Reachable(bool reachable) { is_reachable = reachable; }
-FlatCache::Reachable::~Reachable() { is_reachable = false; }
-
-std::unique_ptr<FlatCache> FlatCache::requested() {
-    return request != nullptr && is_reachable ? std::make_unique<FlatCache>(*request) : nullptr;
-}
-
-uint32_t FlatCache::window_cells(uint32_t n_own, uint32_t window, uint32_t n_batch) {
-    return request != nullptr && is_reachable ? window + std::max(n_batch, request->n_probe) : n_own;
-}
 
 FlatCache::Claim::Claim(FlatCache & flat) : flat_(flat) {
     if (flat.claimed_) {
@@ -300,36 +271,6 @@ void FlatCache::return_rows() {
                 return_pages(data + used * rows->nb[1], data + end * rows->nb[1]);
             }
         }
-    }
-}
-
-void FlatCache::set_query_rings(std::vector<ggml_tensor *> rings) {
-    queries_ = {};
-    queries_.rings.swap(rings);
-    ++version_;
-}
-
-void FlatCache::aim_queries(uint32_t first, uint32_t n, int32_t lag) {
-    version_ += first != queries_.first || n != queries_.n;
-    queries_.first = first;
-    queries_.n     = n;
-    queries_.lag   = lag;
-}
-
-FlatCache::Batch::Batch(FlatCache & first, std::vector<Part> && parts) : first_(first) {
-    first_.batch_          = std::move(parts);
-    first_.notes_->written = false;
-    ++first_.notes_->n_batches;
-}
-
-std::vector<FlatCache::Part> FlatCache::parts_of_batch(uint32_t n_tokens) {
-    return batch_.empty() ? std::vector<Part>{ { this, n_tokens, 0 } } : batch_;
-}
-
-void FlatCache::place(llama_pos * positions) const {
-    for (const Part & part : batch_) {
-        std::iota(positions, positions + part.n_tokens, part.position);
-        positions += part.n_tokens;
     }
 }
 

@@ -4,8 +4,8 @@
 #include "edgekv.h"
 #include "ggml-backend.h"
 #include "ggml.h"
-#include "llama.h"
 #include "rope/key_rope.h"
+#include "rows/batch.h"
 
 #include <cstdint>
 #include <memory>
@@ -74,27 +74,12 @@ class FlatCache {
         uint64_t       n_used_rows; // likewise
     };
 
-    // Where the newest queries go: to row first + true position % n of a layer's ring, nowhere while n is 0.
-    struct Queries {
-        std::vector<ggml_tensor *> rings; // of every layer, F32 (head_dim_k * n_head(), ...)
-        uint32_t                   first = 0;
-        uint32_t                   n     = 0;
-        int32_t                    lag   = 0; // true position - position in the batch
-    };
-
     // What a graph does with the queries, keys and values of a layer.
     struct Attention {
         KeyRope  rope;
         float    scale      = 0.0f; // of Q K^T
         uint32_t rotation_k = 0;    // run of the Hadamard rotation that keys are given; 0 = none
         uint32_t rotation_v = 0;    // the same of values
-    };
-
-    // Adjacent tokens of a batch that go to one slot.
-    struct Part {
-        FlatCache * slot;
-        uint32_t    n_tokens;
-        int32_t     position; // that RoPE turns the first one by
     };
 
     // What graphs say of themselves, one for all slots. They change nothing else here.
@@ -107,41 +92,12 @@ class FlatCache {
 
     explicit FlatCache(const edgekv_layout & layout);
 
-    // While it lives, what this thread makes as a cache of full attention becomes a flat one.
-    class Request {
-      public:
-        explicit Request(const edgekv_layout & layout);
-        ~Request();
-        bool refused() const; // whether `refuse` threw since then
-        Request(const Request &)             = delete;
-        Request & operator=(const Request &) = delete;
-    };
-
-    // Says, while it lives, whether a memory is being made whose cache of full attention edgekv knows how to reach.
-    class Reachable {
-      public:
-        explicit Reachable(bool reachable);
-        ~Reachable();
-        Reachable(const Reachable &)             = delete;
-        Reachable & operator=(const Reachable &) = delete;
-    };
-
-    // What llama.cpp calls to work on rows as its own cache would lay them. No graph that edgekv has seen does: throw
-    // Error(EDGEKV_STATUS_UNSUPPORTED).
-    [[noreturn]] static void refuse(const char * call);
-
-    // A flat cache where this thread makes such a memory and one is asked for, else NULL. It has one slot until `add_slots`.
-    static std::unique_ptr<FlatCache> requested();
-
     // Make the slots of the layout, once all layers are there. Nothing is allocated for rows: their pools have room for all slots.
     // Throws Error(EDGEKV_STATUS_UNSUPPORTED) where rows lie on a device.
     void add_slots();
 
     uint32_t    n_slots() const { return layout_.n_slots; }
     FlatCache & slot(uint32_t i); // throws Error where there is none
-
-    // Cells of a ring for sliding windows: of a flat cache, what a window, a batch and a probe take; else as many as llama.cpp has.
-    static uint32_t window_cells(uint32_t n_own, uint32_t window, uint32_t n_batch);
 
     // Its rows are one edgekv_cache's alone, while this lives. Throws Error where they are another's.
     class Claim {
@@ -179,12 +135,13 @@ class FlatCache {
     uint32_t                   n_filled() const { return n_filled_; } // of these, in use before the batch
     uint64_t                   n_before_open() const { return n_before_open_; } // rows of all heads before their open ones
     uint32_t                   max_open() const { return max_open_; } // where the open rows of a head begin, at most
-    uint32_t                   version() const { return version_; }   // a graph holds for one; what outdates graphs raises it
+    uint32_t                   version() const { return version_ + queries_.version(); } // a graph holds for one; what outdates graphs raises it
     uint32_t                   n_nodes() const;                       // graph nodes that it takes beyond llama.cpp's own, at most
     bool                       attends_by_head() const;               // whether the graph has nodes for heads that all differ
     bool                       on_device() const { return on_device_; } // some rows, at least
-    const Queries &            queries() const { return queries_; }
-    ggml_tensor *              query_ring(uint32_t il) const { return queries_.rings[index_.at(il)]; }
+    const QueryRings &         queries() const { return queries_; }
+    QueryRings &               queries() { return queries_; }
+    ggml_tensor *              query_ring(uint32_t il) const { return queries_.rings()[index_.at(il)]; }
     const Notes &              notes() const { return *notes_; }
     int32_t                    unattended() const; // il of a reader that the newest graph does not attend with; -1 = none
     const Attention &          attention(uint32_t il) const { return notes_->attention.at(il); }
@@ -211,10 +168,6 @@ class FlatCache {
     // Whether the rows can be laid out so, and then have n_open rows of every head open.
     bool fits(const std::vector<uint32_t> & kept, uint32_t n_open) const;
 
-    // Say where queries go: to these rings, or nowhere; and to which rows of them.
-    void set_query_rings(std::vector<ggml_tensor *> rings);
-    void aim_queries(uint32_t first, uint32_t n, int32_t lag);
-
     // Say what is added to the logits of kept cells: (n_cells_total(),) by `Head::cell` of a pool after the pools before it; NULL = nothing
     void set_biases(const float * biases) { biases_ = biases; }
 
@@ -226,23 +179,9 @@ class FlatCache {
     // What this slot gets next goes to its open rows from the n_filled-th on.
     void begin_part(uint32_t n_filled) { n_filled_ = n_filled; }
 
-    // What is decoded while it lives, by parts that have begun. It has written nothing yet.
-    class Batch {
-      public:
-        Batch(FlatCache & first, std::vector<Part> && parts);
-        ~Batch() { first_.batch_.clear(); }
-        Batch(const Batch &)             = delete;
-        Batch & operator=(const Batch &) = delete;
-
-      private:
-        FlatCache & first_;
-    };
-
-    // Of the first slot: the parts of a batch of n_tokens. What something else feeds goes there.
-    std::vector<Part> parts_of_batch(uint32_t n_tokens);
-
-    // Of the first slot: write the positions of a batch. llama.cpp numbers it as if one sequence had fed it.
-    void place(llama_pos * positions) const;
+    // Of the first slot: the parts of the batch that is decoded, for all slots.
+    BatchParts &       batch() { return batch_; }
+    const BatchParts & batch() const { return batch_; }
 
   private:
     FlatCache(const FlatCache & first, uint32_t slot);
@@ -257,11 +196,11 @@ class FlatCache {
     std::vector<Layer>                   layers_;
     std::vector<Head>                    heads_; // of all layers
     std::unordered_map<uint32_t, size_t> index_; // by il of a reader
-    Queries                              queries_;
+    QueryRings                           queries_;
     const float *                        biases_ = nullptr;
     std::shared_ptr<Notes>               notes_ = std::make_shared<Notes>();
     std::vector<std::unique_ptr<FlatCache>> others_; // further slots
-    std::vector<Part>                    batch_; // empty while edgekv decodes none
+    BatchParts                           batch_;
     uint32_t                             n_filled_  = 0;
     uint32_t                             n_open_    = 0;
     uint32_t                             n_allowed_;

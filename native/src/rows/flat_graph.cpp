@@ -35,7 +35,7 @@ ggml_tensor * copied(ggml_context * context, ggml_tensor * input, ggml_tensor *&
 } // namespace
 
 FlatGraph::FlatGraph(ggml_context * context, FlatCache & cache, uint32_t n_tokens, bool largest) :
-    cache_(cache), notes_(cache.notes()), parts_(cache.parts_of_batch(n_tokens)), n_tokens_(n_tokens), largest_(largest),
+    cache_(cache), notes_(cache.notes()), parts_(cache.batch().of(cache, n_tokens)), n_tokens_(n_tokens), largest_(largest),
     lists_(cache.pools().size()), masks_(cache.pools().size()) {
     notes_.attended.clear();
     if (largest) {
@@ -59,8 +59,8 @@ FlatGraph::FlatGraph(ggml_context * context, FlatCache & cache, uint32_t n_token
         mask_ = input(context, GGML_TYPE_F16, cache.on_device() ? round_up(n, device_pad) : max_open_ + n_visible_, n_tokens);
     }
     uint32_t n_in_parts = 0;
-    for (const FlatCache::Part & part : parts_) {
-        const uint32_t n = std::min(part.n_tokens, part.slot->queries().n);
+    for (const BatchPart & part : parts_) {
+        const uint32_t n = std::min(part.n_tokens, part.slot->queries().n());
         slots_.push_back({ part.slot->version(), n > 0 ? input(context, GGML_TYPE_I64, n) : nullptr });
         n_in_parts += part.n_tokens;
     }
@@ -70,12 +70,12 @@ FlatGraph::FlatGraph(ggml_context * context, FlatCache & cache, uint32_t n_token
 }
 
 bool FlatGraph::can_reuse(uint32_t n_tokens) const {
-    const std::vector<FlatCache::Part> coming = cache_.parts_of_batch(n_tokens);
+    const std::vector<BatchPart> coming = cache_.batch().of(cache_, n_tokens);
     if (largest_ || n_tokens_ != n_tokens || parts_.size() != coming.size()) {
         return false;
     }
     for (size_t i = 0; i < parts_.size(); ++i) {
-        const FlatCache::Part & part = coming[i];
+        const BatchPart & part = coming[i];
         if (part.slot != parts_[i].slot || part.n_tokens != parts_[i].n_tokens || part.slot->version() != slots_[i].version) {
             return false;
         }
@@ -94,7 +94,7 @@ void FlatGraph::set_input(const llama_ubatch & ubatch) const {
     notes_.written = true;
     for (const auto & layer : cache_.layers()) {
         auto * rows = static_cast<int64_t *>(rows_[layer.pool]->data) + size_t(layer.first_of_pool) * n_tokens_;
-        for (const FlatCache::Part & part : parts_) {
+        for (const BatchPart & part : parts_) {
             for (uint32_t t = 0; t < part.n_tokens; ++t) {
                 for (size_t g = 0; g < layer.n_head_kv; ++g) {
                     const FlatCache::Head & head = part.slot->head(layer.first_head + g);
@@ -117,7 +117,7 @@ void FlatGraph::set_input(const llama_ubatch & ubatch) const {
         const auto          n          = query_rows != nullptr ? query_rows->ne[0] : 0;
         end += parts_[p].n_tokens;
         for (int64_t i = 0; i < n; ++i) {
-            static_cast<int64_t *>(query_rows->data)[i] = queries.first + (end[i - n] + queries.lag) % queries.n;
+            static_cast<int64_t *>(query_rows->data)[i] = queries.first() + (end[i - n] + queries.lag()) % queries.n();
         }
     }
 }

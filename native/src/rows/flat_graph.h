@@ -65,7 +65,7 @@ class FlatGraph {
 
     FlatCache &                  cache_; // where all slots have the same, or there is one
     FlatCache::Notes &           notes_;
-    std::vector<FlatCache::Part> parts_; // their positions are those of the first batch
+    std::vector<BatchPart> parts_; // their positions are those of the first batch
     std::vector<Slot>            slots_; // of the parts
     uint32_t           n_tokens_;
     bool               largest_;

@@ -25,7 +25,7 @@ class AttentionOperation {
 class HostAttention final : public AttentionOperation {
   public:
     // parts: of the batch; scale: of Q K^T; softcap: 0 = none
-    HostAttention(const std::vector<FlatCache::Part> & parts, uint32_t il, float scale, float softcap)
+    HostAttention(const std::vector<BatchPart> & parts, uint32_t il, float scale, float softcap)
         : parts_(parts), il_(il), scale_(scale), softcap_(softcap) {}
 
     // Whether rows of all layers of a cache are read so.
@@ -42,7 +42,7 @@ class HostAttention final : public AttentionOperation {
     HeadRows          cells(size_t part, size_t g, const ggml_tensor & out) const override;
 
   private:
-    const std::vector<FlatCache::Part> & parts_;
+    const std::vector<BatchPart> & parts_;
     const uint32_t                       il_;
     const float                          scale_;
     const float                          softcap_;
