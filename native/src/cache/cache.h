@@ -20,6 +20,7 @@
 
 namespace edgekv {
 class Compaction;
+class Devices;
 struct Snapshot;
 }
 
@@ -107,6 +108,7 @@ struct edgekv_cache {
 
     // Room for compactions, which is theirs while they work, and no part of the cache's state.
     edgekv::Workspace & workspace() const { return *work_; }
+    edgekv::HeadWork    work(uint32_t layer, uint32_t head) const { return work_->cells.at(row_of(layer, head)); }
 
     llama_context *  ctx;
     llama_kv_cache * kv; // llama.cpp's notes of the cells; NULL where no layer attends
@@ -117,6 +119,7 @@ struct edgekv_cache {
   private:
     friend struct edgekv::Snapshot;
     friend class edgekv::Compaction;
+    friend class edgekv::Devices;
 
     // Tokens of a cache within a batch, n_before tokens after those that were fed, with logits of the last n_logits.
     struct Batched {

@@ -24,7 +24,7 @@ std::vector<uint32_t> Compaction::divide_by_shares() const {
     for (uint32_t p = 0; p < flat_.pools().size(); ++p) {
         std::vector<float>    shares;
         std::vector<uint32_t> held, heads;
-        each_head_of(p, [&](uint32_t il, uint32_t g) {
+        each_head_of(layers_, p, [&](uint32_t il, uint32_t g) {
             heads.push_back(layers_[il].first_head + g);
             held.push_back(cache_.cells(il, g).n);
             shares.push_back(params_.shares[heads.back()]);
@@ -120,7 +120,7 @@ void Compaction::divide_heads() {
         const size_t first = layers_[il].first_head;
         for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
             const HeadView head = cache_.cells(il, g);
-            const HeadWork found = work(il, g);
+            const HeadWork found = cache_.work(il, g);
             heads.push_back({ policy_.softmax ? found.softmax : found.score, head.position, head.order, head.n });
             budgets_[first + g] = std::min(head.n, budgets_[first + g]);
         }

@@ -1,5 +1,6 @@
 // What graphs score and measure where cells lie on a device, so that the host reads numbers in place of rows.
-#include "evict/compaction.h"
+#include "evict/devices.h"
+#include "score/score.h"
 
 #include <algorithm>
 #include <iterator>
@@ -7,23 +8,24 @@
 using namespace edgekv;
 
 // Have graphs score what they can by some rows, so that only scores come here.
-void Compaction::score_by_graphs(const QueryRows & rows) {
+void Devices::score(const QueryRows & rows, bool first, const std::vector<uint32_t> & layer_budgets) {
+    queries_.reset();
     std::fill(scored_.begin(), scored_.end(), uint8_t(0));
     const bool none = std::all_of(work_.graphs.begin(), work_.graphs.end(), [](const auto & graphs) { return !graphs; });
     if (none || !has_graph(policy_)) {
         return;
     }
-    GraphQueries queries = { params_.probed != 0, cache_.softcap_, {}, {}, {} };
+    GraphQueries queries = { probed_, cache_.softcap_, {}, {}, {} };
     if (traits_.queries) {
         std::vector<int32_t> positions;
-        cache_.window_->each_row(params_.probed != 0, cache_.n_past, rows, cache_.n_past - cache_.rope_past,
+        cache_.window_->each_row(probed_, cache_.n_past, rows, cache_.n_past - cache_.rope_past,
                           [&](uint32_t, uint32_t row, int32_t position, int32_t delta) {
                               queries.rows.push_back(static_cast<int32_t>(row));
                               queries.deltas.push_back(delta);
                               positions.push_back(position);
                           });
         if (!positions.empty() && traits_.sharpened) {
-            add_gains(positions, queries);
+            add_gains(positions, layer_budgets, queries);
         }
     }
     for (size_t p = 0; p < work_.graphs.size(); ++p) {
@@ -32,22 +34,23 @@ void Compaction::score_by_graphs(const QueryRows & rows) {
         });
         const HeadView all = cache_.cells_.at(flat_.pools()[p].offset, 0);
         const int32_t * at = all.rope_position != nullptr ? all.rope_position : all.position;
-        if (!params_.probed && !queries.rows.empty()) { // how many of these come before each cell
+        if (!probed_ && !queries.rows.empty()) { // how many of these come before each cell
             const auto n_older = cache_.n_past - static_cast<int32_t>(queries.rows.size());
-            each_head_of(p, [&](uint32_t il, uint32_t g) {
+            each_head_of(layers_, p, [&](uint32_t il, uint32_t g) {
                 const HeadView head = cache_.cells(il, g);
-                std::transform(head.position, head.position + head.n, work(il, g).score,
+                std::transform(head.position, head.position + head.n, cache_.work(il, g).score,
                                [&](int32_t position) { return static_cast<float>(position - n_older); });
             });
         }
         const HeadWork found  = work_.cells.at(flat_.pools()[p].offset);
-        float *        scores = is_first(rows) ? found.score : found.of_part;
+        float *        scores = first ? found.score : found.of_part;
         scored_[p]     = work_.graphs[p] && !sinks && work_.graphs[p]->score(policy_, cache_.n_filled_, queries, at, scores);
     }
 }
 
 // How far each layer sharpens each of the rows that score.
-void Compaction::add_gains(const std::vector<int32_t> & positions, GraphQueries & queries) const {
+void Devices::add_gains(const std::vector<int32_t> & positions, const std::vector<uint32_t> & layer_budgets,
+                        GraphQueries & queries) const {
     const size_t n = positions.size();
     queries.gains.resize(n * layers_.size());
     for (uint32_t il = 0; il < layers_.size(); ++il) {
@@ -62,12 +65,12 @@ void Compaction::add_gains(const std::vector<int32_t> & positions, GraphQueries 
                                        flat_.attention(layer.il).scale,
                                        cache_.softcap_,
                                        nullptr };
-        step_gains(policy_, rows, n, layer_budgets_[il], &queries.gains[il * n]);
+        step_gains(policy_, rows, n, layer_budgets[il], &queries.gains[il * n]);
     }
 }
 
 // Have graphs square the values that a prior reads, so that only the squares come here.
-void Compaction::square_by_graphs() {
+void Devices::square() {
     std::fill(valued_.begin(), valued_.end(), uint8_t(0));
     for (size_t p = 0; traits_.value_prior && p < work_.graphs.size(); ++p) {
         float * of_values = work_.cells.at(flat_.pools()[p].offset).of_value;
@@ -77,11 +80,11 @@ void Compaction::square_by_graphs() {
 
 // Write what each value of a pool counts in the mean that CAOTE measures from, and return where that of heavy cells is written;
 // these are left out of it, or not.
-std::vector<float *> Compaction::write_means(size_t pool, bool without_heavy, Scratch & scratch) const {
+std::vector<float *> Devices::write_means(size_t pool, bool without_heavy, Scratch & scratch) const {
     std::vector<float *> heavy;
-    each_head_of(pool, [&](uint32_t il, uint32_t g) {
+    each_head_of(layers_, pool, [&](uint32_t il, uint32_t g) {
         const HeadView head    = cache_.cells(il, g);
-        const HeadWork  found   = work(il, g);
+        const HeadWork  found   = cache_.work(il, g);
         float *         weights = scratch.scores.data();
         std::copy_n(found.score, head.n, weights);
         normalise(policy_, head.n, weights);
@@ -96,7 +99,7 @@ std::vector<float *> Compaction::write_means(size_t pool, bool without_heavy, Sc
 
 // Have graphs measure how far values are from their mean, as CAOTE does; a heavy one, by a graph of its own, from the mean of the
 // others.
-void Compaction::measure_by_graphs(Scratch & scratch) {
+void Devices::measure(Scratch & scratch) {
     std::fill(valued_.begin(), valued_.end(), uint8_t(0));
     for (size_t p = 0; policy_.weigh != EDGEKV_WEIGH_NONE && policy_.rounds == 1 && p < work_.graphs.size(); ++p) {
         float * of_values = work_.cells.at(flat_.pools()[p].offset).of_value;
@@ -117,4 +120,37 @@ void Compaction::measure_by_graphs(Scratch & scratch) {
             *heavy[i] = apart[i];
         }
     }
+}
+
+// Those of the n newest values, by the backend that holds them: how many it did, the newest first.
+size_t Devices::norms(uint32_t il, size_t n, Scratch & scratch) {
+    const edgekv_layer & layer  = layers_[il];
+    RowGraphs *          graphs = of(layer);
+    if (graphs == nullptr || layer.is_latent()) {
+        return 0;
+    }
+    const size_t n_room = std::min(graphs->n_listed(), scratch.wo_values.size()) / layer.n_head_kv;
+    float *      norms  = scratch.wo_values.data();
+    for (size_t first = 0; first < n; first += n_room) {
+        const size_t n_now  = std::min(n_room, n - first);
+        const auto   listed = [&](auto f) { // f(head, place in the list, cell): a few values of every head, then the next ones
+            for (size_t i = 0; i < n_now; i += RowGraphs::n_values) {
+                const size_t n_few = std::min(RowGraphs::n_values, n_now - i);
+                for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
+                    each_new(cache_.cells(il, g), first + i, n_few, [&](size_t j, uint32_t cell) {
+                        f(g, i * layer.n_head_kv + g * n_few + j, cell);
+                    });
+                }
+            }
+        };
+        std::vector<int32_t> rows(n_now * layer.n_head_kv, static_cast<int32_t>(cache_.head_of(il, 0).first)); // of no cell, any row
+        listed([&](uint32_t g, size_t place, uint32_t cell) { rows[place] = static_cast<int32_t>(cache_.head_of(il, g).first + cell); });
+        if (rows.empty() || !graphs->norms(il, layer.projections, rows, norms)) {
+            return first;
+        }
+        listed([&](uint32_t g, size_t place, uint32_t cell) {
+            cache_.work(il, g).new_norm[cell] = norms[place] / static_cast<float>(layer.n_group);
+        });
+    }
+    return n;
 }

@@ -91,8 +91,8 @@ template <typename Work> void Compaction::on_heads(Work work) {
 
 Compaction::Compaction(const edgekv_cache & cache, const edgekv_compaction_params & params) :
     cache_(cache), layers_(cache.layers_), flat_(cache.flat_), work_(cache.workspace()), policy_(*params.policy), params_(params),
-    layer_budgets_(cache.shape.n_layer), budgets_(cache.shape.n_head_total), scored_(flat_.pools().size()),
-    valued_(flat_.pools().size()), staged_(layers_.size()) {
+    layer_budgets_(cache.shape.n_layer), budgets_(cache.shape.n_head_total),
+    devices_(cache, policy_, traits_, params.probed != 0) {
     check(policy_);
     check(*params_.protection);
     traits_ = traits_of(policy_);
@@ -119,12 +119,7 @@ Compaction::Compaction(const edgekv_cache & cache, const edgekv_compaction_param
         return;
     }
     llama_synchronize(cache_.ctx);
-    work_.copy_k.n_bytes = work_.copy_v.n_bytes = work_.copy_queries.n_bytes = 0;
-    for (const auto & graphs : work_.graphs) {
-        if (graphs) {
-            graphs->crossed_bytes = 0;
-        }
-    }
+    devices_.begin();
     start_us_ = ggml_time_us();
     team_.emplace(work_.scratch.size());
     score_all();
@@ -138,7 +133,7 @@ Compaction::Compaction(const edgekv_cache & cache, const edgekv_compaction_param
 
 void Compaction::score_all() {
     list_parts();
-    square_by_graphs();
+    devices_.square();
     for (const QueryRows & rows : parts_) {
         score_by(rows);
     }
@@ -146,8 +141,7 @@ void Compaction::score_all() {
 
 // Score every cell by some rows: those of the text, or of one part of a probe.
 void Compaction::score_by(const QueryRows & rows) {
-    queries_.reset();
-    score_by_graphs(rows);
+    devices_.score(rows, is_first(rows), layer_budgets_);
     if (policy_.base == EDGEKV_BASE_CUSTOM) { // a layer's heads are scored by one call, which the loop over its heads needs
         on_layers([&](uint32_t il, Scratch & scratch) {
             score_custom(il, rows);
@@ -165,7 +159,7 @@ void Compaction::choose_all() {
     if (policy_.critical) {
         on_layers([&](uint32_t il, Scratch & scratch) { update_wo_norms(il, scratch); });
     }
-    measure_by_graphs(work_.scratch.front());
+    devices_.measure(work_.scratch.front());
     on_heads([&](uint32_t il, uint32_t g, Scratch & scratch) { choose_head(il, g, scratch); });
 }
 
@@ -189,8 +183,8 @@ edgekv_compaction Compaction::commit(edgekv_cache & cache) {
         evict(cache);
         result.move_us = ggml_time_us() - chosen_us_;
     }
-    result.n_staged      = static_cast<uint32_t>(std::count(staged_.begin(), staged_.end(), 1));
-    result.crossed_bytes = crossed_bytes();
+    result.n_staged      = devices_.n_staged();
+    result.crossed_bytes = devices_.crossed_bytes();
     return result;
 }
 
@@ -205,7 +199,7 @@ void Compaction::evict(edgekv_cache & cache) {
                 reposition(cache, il, end);
             }
         });
-        finish_graphs();
+        devices_.finish();
         cache.rope_past = params_.reposition != 0 ? end : cache.rope_past;
         move_heads(cache);
     } catch (...) {

@@ -45,7 +45,7 @@ void Compaction::score_custom(uint32_t il, uint32_t begin, uint32_t end, const Q
         (values ? view.values : view.keys) = dst;
         for (uint32_t g = begin; g < end; ++g) {
             const HeadView head = cache_.cells(il, g);
-            HostRows        host = host_rows(il, g, values, head.n);
+            HostRows        host = devices_.rows(il, g, values, head.n);
             const Rows      rows = rows_of_head(il, values, host, head.n);
             for (uint32_t i = 0; i < head.n; ++i, dst += rows.dim()) {
                 rows.read(head.order[i], dst);
@@ -63,7 +63,7 @@ void Compaction::score_custom(uint32_t il, uint32_t begin, uint32_t end, const Q
         if (view.n_rows > 0) {
             cache_.window_->read(il, begin * layer.n_group, view.n_head, params_.probed != 0, cache_.n_past, queries, true,
                                  cache_.n_past - cache_.rope_past, work_.turn_of(il), work_.custom.queries.data(), work_.custom.rows.data(),
-                                 copied_queries(il, queries));
+                                 devices_.queries(il, queries));
         }
         if (cache_.rotation_ > 0) {
             for (uint32_t i = 0; i < view.n_head * view.n_rows; ++i) {

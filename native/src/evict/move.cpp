@@ -9,37 +9,23 @@
 
 using namespace edgekv;
 
-// The graphs that move a layer's rows; NULL = the host does.
-RowGraphs * Compaction::moving_graphs(const edgekv_layer & layer) const {
-    RowGraphs * graphs = graphs_of(layer);
-    return graphs != nullptr && graphs->moves() ? graphs : nullptr;
-}
-
-void Compaction::finish_graphs() {
-    for (const auto & graphs : work_.graphs) {
-        if (graphs) {
-            graphs->finish();
-        }
-    }
-}
-
 // Fill the holes below the budget with the survivors above it: no other row moves.
 void Compaction::close_gaps(edgekv_cache & cache, uint32_t il, Scratch & scratch) {
     const edgekv_layer & layer    = layers_[il];
     const size_t         k_bytes  = layer.k->nb[1];
     const size_t         v_bytes  = layer.is_latent() ? 0 : layer.v->nb[1]; // the value of a latent goes with its key
     uint32_t *           moved_to = scratch.alive.data(); // by cell, of survivors above the budget
-    RowGraphs *          graphs   = moving_graphs(layer);
+    RowGraphs *          graphs   = devices_.moving(layer);
     for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
         const HeadCells head   = cache.cells(il, g);
-        const uint8_t * keep   = work(il, g).keep;
+        const uint8_t * keep   = cache_.work(il, g).keep;
         const uint32_t  budget = budgets_[layer.first_head + g];
         const uint32_t  first  = cache_.head_of(il, g).first;
-        HostRows        k      = host_rows(il, g, false, graphs != nullptr ? 0 : head.n);
-        HostRows        v      = host_rows(il, g, true, graphs != nullptr || layer.is_latent() ? 0 : head.n);
+        HostRows        k      = devices_.rows(il, g, false, graphs != nullptr ? 0 : head.n);
+        HostRows        v      = devices_.rows(il, g, true, graphs != nullptr || layer.is_latent() ? 0 : head.n);
 
         if (policy_.n_merged > 0) {
-            const MeanCells cells  = { head.n, work(il, g).group, keep, head.log_count };
+            const MeanCells cells  = { head.n, cache_.work(il, g).group, keep, head.log_count };
             const MeanRows  keys   = { layer.k->type, layer.head_dim_k, k.row(0), k_bytes };
             const MeanRows  values = { layer.v->type, layer.is_latent() ? 0 : layer.head_dim_v, v.row(0), v_bytes };
             merge_cells(cells, keys, values, scratch);
@@ -85,7 +71,7 @@ void Compaction::close_gaps(edgekv_cache & cache, uint32_t il, Scratch & scratch
 // Turn the keys that each head of a layer keeps to adjacent RoPE positions, the last before `end`. New tokens have one position
 // for all heads, so those that keep less begin later.
 void Compaction::reposition(edgekv_cache & cache, uint32_t il, int32_t end) {
-    RowGraphs * graphs = graphs_of(layers_[il]);
+    RowGraphs * graphs = devices_.of(layers_[il]);
     if (graphs != nullptr) {
         graphs->finish(); // rows are where they turn
     }
@@ -94,7 +80,7 @@ void Compaction::reposition(edgekv_cache & cache, uint32_t il, int32_t end) {
         const HeadCells head   = cache.cells(il, g);
         const uint32_t  n_kept = budgets_[layers_[il].first_head + g];
         const uint32_t  first  = cache_.head_of(il, g).first;
-        HostRows        k      = host_rows(il, g, false, graphs != nullptr ? 0 : n_kept);
+        HostRows        k      = devices_.rows(il, g, false, graphs != nullptr ? 0 : n_kept);
         turn_in_order(head, n_kept, end, [&](uint32_t cell, int32_t to) {
             const int32_t delta = to - head.rope_position[cell];
             if (graphs != nullptr && delta != 0) {
@@ -150,19 +136,19 @@ void Compaction::move_heads(edgekv_cache & cache) {
     };
     const auto move_rows = [&](bool values) {
         each(&FlatCache::Head::first, [&](const Move & move, uint32_t from, uint32_t to) {
-            if (moving_graphs(*move.layer) == nullptr && (!values || !move.layer->is_latent())) {
-                host_rows(*move.layer, values, from, move.n).commit_to(to, move.n);
+            if (devices_.moving(*move.layer) == nullptr && (!values || !move.layer->is_latent())) {
+                devices_.rows(*move.layer, values, from, move.n).commit_to(to, move.n);
             }
         });
     };
     each(&FlatCache::Head::first, [&](const Move & move, uint32_t from, uint32_t to) {
-        RowGraphs * graphs = moving_graphs(*move.layer);
+        RowGraphs * graphs = devices_.moving(*move.layer);
         for (uint32_t i = 0; graphs != nullptr && i < move.n; ++i) {
             const uint32_t row = to < from ? i : move.n - 1 - i;
             graphs->move(from + row, to + row);
         }
     });
-    finish_graphs();
+    devices_.finish();
     team_->each(3, [&](size_t task, size_t /*thread*/) {
         if (task < 2) {
             move_rows(task == 1);

@@ -1,0 +1,71 @@
+// Where rows lie, for one compaction: on devices, in the host's memory, or in a copy there.
+#include "evict/devices.h"
+
+#include <algorithm>
+
+namespace edgekv {
+
+Devices::Devices(const edgekv_cache & cache, const edgekv_policy & policy, const Traits & traits, bool probed) :
+    cache_(cache), layers_(cache.layers_), flat_(cache.flat_), work_(cache.workspace()), policy_(policy), traits_(traits), probed_(probed),
+    scored_(flat_.pools().size()), valued_(flat_.pools().size()), staged_(layers_.size()) {}
+
+void Devices::begin() {
+    work_.copy_k.n_bytes = work_.copy_v.n_bytes = work_.copy_queries.n_bytes = 0;
+    for (const auto & graphs : work_.graphs) {
+        if (graphs) {
+            graphs->crossed_bytes = 0;
+        }
+    }
+}
+
+// Whether the host reads and writes a layer's rows in a copy, where it does.
+bool Devices::copies(const edgekv_layer & layer) const {
+    return cache_.staging_ != Staging::automatic || !ggml_backend_buffer_is_host(layer.k->buffer);
+}
+
+RowGraphs * Devices::moving(const edgekv_layer & layer) const {
+    RowGraphs * graphs = of(layer);
+    return graphs != nullptr && graphs->moves() ? graphs : nullptr;
+}
+
+void Devices::finish() {
+    for (const auto & graphs : work_.graphs) {
+        if (graphs) {
+            graphs->finish();
+        }
+    }
+}
+
+HostRows Devices::rows(uint32_t il, uint32_t g, bool values, size_t n) { return rows(layers_[il], values, cache_.head_of(il, g).first, n); }
+
+HostRows Devices::rows(const edgekv_layer & layer, bool values, size_t first, size_t n) {
+    const bool of_v   = values && !layer.is_latent();
+    const bool copied = copies(layer);
+    if (copied && n > 0) {
+        staged_[&layer - layers_.data()] = 1;
+    }
+    return HostRows(of_v ? layer.v : layer.k, first, n, !copied ? nullptr : of_v ? &work_.copy_v : &work_.copy_k);
+}
+
+HostRows * Devices::queries(uint32_t il, const QueryRows & rows) {
+    if (!copies(layers_[il])) {
+        return nullptr;
+    }
+    if (!queries_ || queries_layer_ != il) {
+        queries_.emplace(cache_.window_->copied(il, probed_, cache_.n_past, rows, work_.copy_queries));
+        queries_layer_ = il;
+    }
+    return &*queries_;
+}
+
+uint64_t Devices::crossed_bytes() const {
+    uint64_t sum = work_.copy_k.n_bytes + work_.copy_v.n_bytes + work_.copy_queries.n_bytes;
+    for (const auto & graphs : work_.graphs) {
+        sum += graphs ? graphs->crossed_bytes : 0;
+    }
+    return sum;
+}
+
+uint32_t Devices::n_staged() const { return static_cast<uint32_t>(std::count(staged_.begin(), staged_.end(), 1)); }
+
+} // namespace edgekv
