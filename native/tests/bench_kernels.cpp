@@ -78,7 +78,7 @@ int main() {
             gflops(rows, repeat([&] { kernel.add_weighted(panel.data(), weights.data(), keys.data(), n_cells, dim); })),
             gflops(attention, repeat([&] {
                 for (size_t cell = 0; cell < n_cells; cell += n_tile) {
-                    kernel.attend({ n_queries, n_tile, dim, dim, panel.data(), keys.data() + cell * dim, keys.data() + cell * dim, dim,
+                    kernel.attend_tile({ n_queries, n_tile, dim, dim, panel.data(), keys.data() + cell * dim, keys.data() + cell * dim, dim,
                                     n_seen.data(), nullptr, 0.0f, nullptr, logits.data(), most.data(), attended.data(), out.data() });
                 }
             })),

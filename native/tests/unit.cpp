@@ -315,7 +315,7 @@ static void test_scratch() {
             order[n - 1 - i] = static_cast<uint32_t>(i);
         }
         const Rows rows({ sizeof(edgekv_rows), GGML_TYPE_F32, keys.data(), n, dim * sizeof(float), dim, 0 });
-        const Cells cells{ rows, &rows, positions.data(), order.data(), nullptr, nullptr, nullptr, nullptr, &window, 1, 2 };
+        const Cells cells{ rows, &rows, positions.data(), nullptr, order.data(), nullptr, nullptr, nullptr, nullptr, &window, 1, 2 };
         for (int32_t base = EDGEKV_BASE_SINK; base < EDGEKV_BASE_CUSTOM; ++base) {
             for (const int32_t anchor : { EDGEKV_ANCHOR_UNIT_MEAN, EDGEKV_ANCHOR_MEDIAN }) {
                 edgekv_policy policy = policy_of(base, 5);
@@ -328,8 +328,8 @@ static void test_scratch() {
                 least.n_rows   = size.n_rows;
                 least.n_window = size.n_window;
                 fresh.reserve(least);
-                score(policy, cells, 10, fresh, expected.data());
-                score(policy, cells, 10, kept, scores.data());
+                score_cells(policy, cells, 10, fresh, expected.data());
+                score_cells(policy, cells, 10, kept, scores.data());
                 CHECK(scores == expected);
             }
         }

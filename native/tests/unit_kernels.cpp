@@ -206,7 +206,7 @@ void test_tiles(const Kernels & kernel, size_t n, size_t n_queries, float softca
             const int32_t * hides = has_gaps ? hidden.data() : nullptr;
             const float *   biased = has_biases ? biases.data() + cell : nullptr;
             if (!has_panels) {
-                kernel.attend({ n_queries, n_read, dim_k, dim_v, queries.data(), keys_at, values_at, stride_v, n_seen.data(), hides, softcap,
+                kernel.attend_tile({ n_queries, n_read, dim_k, dim_v, queries.data(), keys_at, values_at, stride_v, n_seen.data(), hides, softcap,
                                 biased, logits.data(), most.data(), sums.data(), out.data() });
                 continue;
             }

@@ -24,20 +24,20 @@ HeadCells CellArrays::at(size_t row, uint32_t n) {
     return { n,
              at_row(position_, row),
              at_row(rope_position_, row),
+             at_row(log_count_, row),
              at_row(order_, row),
              at_row(accumulated_, row),
-             at_row(wo_norm_, row),
-             at_row(log_count_, row) };
+             at_row(wo_norm_, row) };
 }
 
 HeadView CellArrays::at(size_t row, uint32_t n) const {
     return { n,
              at_row(position_, row),
              at_row(rope_position_, row),
+             at_row(log_count_, row),
              at_row(order_, row),
              at_row(accumulated_, row),
-             at_row(wo_norm_, row),
-             at_row(log_count_, row) };
+             at_row(wo_norm_, row) };
 }
 
 void CellArrays::move(size_t from, size_t to, size_t n) {

@@ -26,10 +26,10 @@ struct HeadCells {
     uint32_t   n;
     int32_t *  position;
     int32_t *  rope_position; // that the key is turned by; NULL where it is the position for ever
+    float *    log_count;     // log of how many cells it is the mean of; NULL where nothing is merged
     uint32_t * order;         // cells ascending by position
     float *    accumulated;   // what scorings left with the cells; NULL where nothing is carried
     float *    wo_norm;       // norm1(V W_O) of those that the cache counts as normed; NULL where no policy reads it
-    float *    log_count;     // log of how many cells it is the mean of; NULL where nothing is merged
 };
 
 // The same of a cache that does not change.
@@ -37,10 +37,10 @@ struct HeadView {
     uint32_t         n;
     const int32_t *  position;
     const int32_t *  rope_position;
+    const float *    log_count;
     const uint32_t * order;
     const float *    accumulated;
     const float *    wo_norm;
-    const float *    log_count;
 
     const int32_t * rope_positions() const { return rope_position != nullptr ? rope_position : position; }
 };

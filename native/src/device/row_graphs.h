@@ -39,10 +39,10 @@ class RowGraphs {
     uint64_t        bytes(bool host) const { return memory_.bytes(host) + (host ? host_bytes(flat_, number_) : 0); }
 
     // Write what every head's cells, its kept ones and n_filled more, are scored with, to scores, by cell of the pool: base scores,
-    // not pooled yet, or what they get of attention, as `attend` has it. Before, scores hold how many of the queries come
+    // not pooled yet, or what they get of attention, as `score_by_attention` has it. Before, scores hold how many of the queries come
     // before each cell, where those are not probed; less than 1 = none. rope_positions, by cell likewise, turned the keys. False
     // where the backend lacks an operation; then nothing is written.
-    bool score(const edgekv_policy & policy, uint32_t n_filled, const GraphQueries & queries, const int32_t * rope_positions,
+    bool score_pool(const edgekv_policy & policy, uint32_t n_filled, const GraphQueries & queries, const int32_t * rope_positions,
                float * scores);
 
     // Write norm2(V)^2 of every head's cells to squares, by cell of the pool. False likewise.
@@ -109,9 +109,9 @@ class RowGraphs {
     bool          by_run(uint32_t n_filled, float * by_cell, const std::function<bool(const Run & run)> & f);
     void          send(ggml_tensor * to, const void * from, size_t n_bytes);
     void          take(float * to, size_t n);
-    bool          score(const edgekv_policy & policy, const int32_t * rope_positions, const Run & run);
+    bool          score_by_keys(const edgekv_policy & policy, const int32_t * rope_positions, const Run & run);
     ggml_tensor * before_rope(ggml_context * context, ggml_tensor * keys, const int32_t * rope_positions, const Run & run);
-    bool          attend(const edgekv_policy & policy, const GraphQueries & queries, const Run & run);
+    bool          score_by_attention(const edgekv_policy & policy, const GraphQueries & queries, const Run & run);
     ggml_tensor * largest_of(ggml_context * context, ggml_tensor * weights, ggml_tensor * zeros, ggml_tensor * before);
     bool          add_norms(uint32_t layer, const ggml_tensor & w_o, uint32_t n_group, size_t listed, int64_t n, bool first);
     ggml_tensor * rows_of(ggml_context * context, ggml_tensor * all, const Run & run);

@@ -28,7 +28,7 @@ bool has_graph(const edgekv_policy & policy) {
     }
 }
 
-bool RowGraphs::score(const edgekv_policy & policy, uint32_t n_filled, const GraphQueries & queries,
+bool RowGraphs::score_pool(const edgekv_policy & policy, uint32_t n_filled, const GraphQueries & queries,
                       const int32_t * rope_positions, float * scores) {
     const size_t n_rows     = queries.rows.size();
     const bool   by_queries = traits_of(policy).queries;
@@ -43,7 +43,7 @@ bool RowGraphs::score(const edgekv_policy & policy, uint32_t n_filled, const Gra
         }
     }
     return by_run(n_filled, scores, [&](const Run & run) {
-        return by_queries ? attend(policy, queries, run) : score(policy, rope_positions, run);
+        return by_queries ? score_by_attention(policy, queries, run) : score_by_keys(policy, rope_positions, run);
     });
 }
 
@@ -96,7 +96,7 @@ ggml_tensor * RowGraphs::place_of(ggml_context * context, ggml_tensor * by_cell,
     return ggml_view_2d(context, by_cell, run.n, run.n_heads, sizeof(float) * flat_.n_own(first), sizeof(float) * first.cell);
 }
 
-bool RowGraphs::score(const edgekv_policy & policy, const int32_t * rope_positions, const Run & run) {
+bool RowGraphs::score_by_keys(const edgekv_policy & policy, const int32_t * rope_positions, const Run & run) {
     Graph &        graph   = *graph_;
     const bool     undone  = traits_of(policy).before_rope && turned_[run.layer].n_rot > 0;
     ggml_context * context = graph.begin_section(undone);
@@ -142,7 +142,7 @@ ggml_tensor * RowGraphs::before_rope(ggml_context * context, ggml_tensor * keys,
 }
 
 // The attention that cells get, a few rows at a time: the mean over a KV head's query heads, summed over the rows, or the largest.
-bool RowGraphs::attend(const edgekv_policy & policy, const GraphQueries & queries, const Run & run) {
+bool RowGraphs::score_by_attention(const edgekv_policy & policy, const GraphQueries & queries, const Run & run) {
     const FlatCache::Layer & layer   = flat_.layers()[run.layer];
     const Turned &           turn    = turned_[run.layer];
     const bool               largest = traits_of(policy).largest;

@@ -8,7 +8,7 @@
 using namespace edgekv;
 
 // Have graphs score what they can by some rows, so that only scores come here.
-void Devices::score(const QueryRows & rows, bool first, const std::vector<uint32_t> & layer_budgets) {
+void Devices::score_pools(const QueryRows & rows, bool first, const std::vector<uint32_t> & layer_budgets) {
     queries_.reset();
     std::fill(scored_.begin(), scored_.end(), uint8_t(0));
     const bool none = std::all_of(work_.graphs.begin(), work_.graphs.end(), [](const auto & graphs) { return !graphs; });
@@ -44,7 +44,7 @@ void Devices::score(const QueryRows & rows, bool first, const std::vector<uint32
         }
         const HeadWork found  = work_.cells.at(flat_.pools()[p].offset);
         float *        scores = first ? found.score : found.of_part;
-        scored_[p]     = work_.graphs[p] && !sinks && work_.graphs[p]->score(policy_, cache_.n_filled_, queries, at, scores);
+        scored_[p]     = work_.graphs[p] && !sinks && work_.graphs[p]->score_pool(policy_, cache_.n_filled_, queries, at, scores);
     }
 }
 
@@ -70,7 +70,7 @@ void Devices::add_gains(const std::vector<int32_t> & positions, const std::vecto
 }
 
 // Have graphs square the values that a prior reads, so that only the squares come here.
-void Devices::square() {
+void Devices::square_values() {
     std::fill(valued_.begin(), valued_.end(), uint8_t(0));
     for (size_t p = 0; traits_.value_prior && p < work_.graphs.size(); ++p) {
         float * of_values = work_.cells.at(flat_.pools()[p].offset).of_value;
@@ -99,7 +99,7 @@ std::vector<float *> Devices::write_means(size_t pool, bool without_heavy, Scrat
 
 // Have graphs measure how far values are from their mean, as CAOTE does; a heavy one, by a graph of its own, from the mean of the
 // others.
-void Devices::measure(Scratch & scratch) {
+void Devices::measure_values(Scratch & scratch) {
     std::fill(valued_.begin(), valued_.end(), uint8_t(0));
     for (size_t p = 0; policy_.weigh != EDGEKV_WEIGH_NONE && policy_.rounds == 1 && p < work_.graphs.size(); ++p) {
         float * of_values = work_.cells.at(flat_.pools()[p].offset).of_value;

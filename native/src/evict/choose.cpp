@@ -57,7 +57,7 @@ void check(const edgekv_policy & policy, const Cells & cells, uint32_t budget) {
     }
 }
 
-void score(const edgekv_policy & policy, const Cells & cells, uint32_t budget, Scratch & scratch, float * scores) {
+void score_cells(const edgekv_policy & policy, const Cells & cells, uint32_t budget, Scratch & scratch, float * scores) {
     if (policy.weigh == EDGEKV_WEIGH_NONE) {
         score_base(policy, cells, budget, scratch, scores, nullptr);
         normalise(policy, cells.keys.n(), scores);
@@ -99,7 +99,7 @@ static void choose_whole(const edgekv_policy & policy, const Cells & cells, floa
 
 void choose(const edgekv_policy & policy, const Cells & cells, float * weights, const edgekv_protection & protection,
             uint32_t n_keep, Scratch & scratch, uint8_t * keep) {
-    Ranked ranked     = { weights, cells.positions, cells.order, cells.keys.n(), cells.log_counts };
+    Ranked ranked     = { weights, cells.positions, cells.log_counts, cells.order, cells.keys.n() };
     ranked.most_means = most_means(policy, ranked, protection, n_keep);
     const size_t n_new = n_new_means(policy, ranked, n_keep);
     choose_whole(policy, cells, weights, ranked, protection, n_keep - n_new, scratch, keep);

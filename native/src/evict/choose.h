@@ -10,7 +10,7 @@ namespace edgekv {
 void check(const edgekv_policy & policy, const Cells & cells, uint32_t budget);
 
 // Write the score of every cell (n,); of `critical` the second stage's.
-void score(const edgekv_policy & policy, const Cells & cells, uint32_t budget, Scratch & scratch, float * scores);
+void score_cells(const edgekv_policy & policy, const Cells & cells, uint32_t budget, Scratch & scratch, float * scores);
 
 // Mark the n_keep cells that stay, keep (n,), given their base scores (n,), which may be overwritten.
 void choose(const edgekv_policy & policy, const Cells & cells, float * scores, const edgekv_protection & protection,

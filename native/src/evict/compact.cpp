@@ -133,7 +133,7 @@ Compaction::Compaction(const edgekv_cache & cache, const edgekv_compaction_param
 
 void Compaction::score_all() {
     list_parts();
-    devices_.square();
+    devices_.square_values();
     for (const QueryRows & rows : parts_) {
         score_by(rows);
     }
@@ -141,7 +141,7 @@ void Compaction::score_all() {
 
 // Score every cell by some rows: those of the text, or of one part of a probe.
 void Compaction::score_by(const QueryRows & rows) {
-    devices_.score(rows, is_first(rows), layer_budgets_);
+    devices_.score_pools(rows, is_first(rows), layer_budgets_);
     if (policy_.base == EDGEKV_BASE_CUSTOM) { // a layer's heads are scored by one call, which the loop over its heads needs
         on_layers([&](uint32_t il, Scratch & scratch) {
             score_custom(il, rows);
@@ -159,7 +159,7 @@ void Compaction::choose_all() {
     if (policy_.critical) {
         on_layers([&](uint32_t il, Scratch & scratch) { update_wo_norms(il, scratch); });
     }
-    devices_.measure(work_.scratch.front());
+    devices_.measure_values(work_.scratch.front());
     on_heads([&](uint32_t il, uint32_t g, Scratch & scratch) { choose_head(il, g, scratch); });
 }
 

@@ -49,11 +49,11 @@ class Devices {
 
     // Score what there are graphs for by some rows, the first ones or others, so that only scores come here. layer_budgets: cells of
     // each head of a layer
-    void score(const QueryRows & rows, bool first, const std::vector<uint32_t> & layer_budgets);
+    void score_pools(const QueryRows & rows, bool first, const std::vector<uint32_t> & layer_budgets);
     bool has_scored(size_t pool) const { return scored_[pool] != 0; } // by the rows that score now
 
-    void square();                   // values that a prior reads
-    void measure(Scratch & scratch); // how far values are from their mean, as CAOTE does; a heavy one from the mean of the others
+    void square_values();                   // that a prior reads
+    void measure_values(Scratch & scratch); // how far values are from their mean, as CAOTE does; a heavy one from the mean of the others
     bool has_valued(size_t pool) const { return valued_[pool] != 0; } // whether it made of values what this step reads
 
     // Write norm1(V W_O) of the n newest values of a layer's heads: how many of them, the newest first.

@@ -78,6 +78,7 @@ void Compaction::with_head(uint32_t il, uint32_t g, const QueryRows & rows, bool
     const Cells seen     = { undone ? keys_before_rope(il, k, head) : rows_of_head(il, false, k, head.n),
                              &value_rows,
                              head.position,
+                             params_.reposition != 0 ? nullptr : head.log_count,
                              head.order,
                              has_past ? head.accumulated : nullptr,
                              head.wo_norm,
@@ -85,8 +86,7 @@ void Compaction::with_head(uint32_t il, uint32_t g, const QueryRows & rows, bool
                              devices_.has_valued(layer.pool) ? found.of_value : nullptr,
                              &queries,
                              il,
-                             g,
-                             params_.reposition != 0 ? nullptr : head.log_count };
+                             g };
     f(found, seen);
 }
 
@@ -130,7 +130,7 @@ void Compaction::choose_head(uint32_t il, uint32_t g, Scratch & scratch) {
         const HeadView head  = cache_.cells(il, g);
         const HeadWork found = cache_.work(il, g);
         HostRows       k     = devices_.rows(il, g, false, head.n);
-        group_cells({ nullptr, head.position, head.order, head.n, head.log_count }, rows_of_head(il, false, k, head.n), found.keep, scratch,
+        group_cells({ nullptr, head.position, head.log_count, head.order, head.n }, rows_of_head(il, false, k, head.n), found.keep, scratch,
                     found.group);
     }
 }

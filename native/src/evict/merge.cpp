@@ -25,23 +25,24 @@ size_t nearest(const float * key, const float * means, const float * squares, si
 }
 
 // Write the mean of every group to the row of the cell that stays of it. counts (n_groups,) of all cells of each
-void write_rows(const MeanCells & cells, const MeanRows & rows, size_t n_groups, const float * counts, Scratch & scratch) {
-    const ggml_to_float_t   read  = row_to_float(rows.type);
-    const ggml_from_float_t write = row_from_float(rows.type);
+void write_rows(const HeadCells & head, const HeadWork & work, HostRows & rows, size_t n_groups, const float * counts, Scratch & scratch) {
+    const ggml_to_float_t   read  = row_to_float(rows.type());
+    const ggml_from_float_t write = row_from_float(rows.type());
+    const size_t            dim   = rows.dim();
     float *                 means = scratch.means.data();
-    std::fill_n(means, n_groups * rows.dim, 0.0f);
-    for (size_t cell = 0; cell < cells.n; ++cell) {
-        if (cells.group[cell] != unmerged) {
-            read(rows.data + cell * rows.stride, scratch.anchor.data(), static_cast<int64_t>(rows.dim));
-            kernels().add_scaled(means + cells.group[cell] * rows.dim, count_of(cells.log_counts, cell), scratch.anchor.data(), rows.dim);
+    std::fill_n(means, n_groups * dim, 0.0f);
+    for (size_t cell = 0; cell < head.n; ++cell) {
+        if (work.group[cell] != unmerged) {
+            read(rows.row(cell), scratch.anchor.data(), static_cast<int64_t>(dim));
+            kernels().add_scaled(means + work.group[cell] * dim, count_of(head.log_count, cell), scratch.anchor.data(), dim);
         }
     }
-    for (size_t cell = 0; cell < cells.n; ++cell) {
-        const uint32_t group = cells.group[cell];
-        if (cells.keep[cell] == as_mean && counts[group] != count_of(cells.log_counts, cell)) { // else nothing came to it
-            float * mean = means + group * rows.dim;
-            std::transform(mean, mean + rows.dim, mean, [&](float x) { return x / counts[group]; });
-            write(mean, rows.data + cell * rows.stride, static_cast<int64_t>(rows.dim));
+    for (size_t cell = 0; cell < head.n; ++cell) {
+        const uint32_t group = work.group[cell];
+        if (work.keep[cell] == as_mean && counts[group] != count_of(head.log_count, cell)) { // else nothing came to it
+            float * mean = means + group * dim;
+            std::transform(mean, mean + dim, mean, [&](float x) { return x / counts[group]; });
+            write(mean, rows.row(cell), static_cast<int64_t>(dim));
         }
     }
 }
@@ -141,24 +142,24 @@ void group_cells(const Ranked & cells, const Rows & keys, const uint8_t * keep, 
     }
 }
 
-void merge_cells(const MeanCells & cells, const MeanRows & keys, const MeanRows & values, Scratch & scratch) {
+void merge_cells(const HeadCells & head, const HeadWork & work, HostRows & keys, HostRows * values, Scratch & scratch) {
     float * counts   = scratch.counts.data();
     size_t  n_groups = 0;
     std::fill(scratch.counts.begin(), scratch.counts.end(), 0.0f);
-    for (size_t cell = 0; cell < cells.n; ++cell) {
-        const uint32_t group = cells.group[cell];
+    for (size_t cell = 0; cell < head.n; ++cell) {
+        const uint32_t group = work.group[cell];
         if (group != unmerged) {
-            counts[group] += count_of(cells.log_counts, cell);
+            counts[group] += count_of(head.log_count, cell);
             n_groups = std::max<size_t>(n_groups, group + 1);
         }
     }
-    write_rows(cells, keys, n_groups, counts, scratch);
-    if (values.dim > 0) {
-        write_rows(cells, values, n_groups, counts, scratch);
+    write_rows(head, work, keys, n_groups, counts, scratch);
+    if (values != nullptr) {
+        write_rows(head, work, *values, n_groups, counts, scratch);
     }
-    for (size_t cell = 0; cell < cells.n; ++cell) {
-        if (cells.keep[cell] == as_mean) {
-            cells.log_counts[cell] = std::log(counts[cells.group[cell]]);
+    for (size_t cell = 0; cell < head.n; ++cell) {
+        if (work.keep[cell] == as_mean) {
+            head.log_count[cell] = std::log(counts[work.group[cell]]);
         }
     }
 }

@@ -1,7 +1,9 @@
 // Merging: what a head evicts goes into a few cells that stay, each the mean of many, which attention counts as many.
 #pragma once
 
+#include "cache/cells.h"
 #include "evict/select.h"
+#include "rows/host_rows.h"
 #include "rows/rows.h"
 #include "score/scratch.h"
 
@@ -32,23 +34,8 @@ void mark_means(const edgekv_policy & policy, const Ranked & cells, size_t n_new
 // by position; a mean stays in its own, with the weight of its count. keep: by mark_means
 void group_cells(const Ranked & cells, const Rows & keys, const uint8_t * keep, Scratch & scratch, uint32_t * group);
 
-// The cells of a head whose groups become means.
-struct MeanCells {
-    size_t           n;
-    const uint32_t * group;
-    const uint8_t *  keep;
-    float *          log_counts; // log of how many cells each is the mean of
-};
-
-// Their keys, or their values, as they are stored.
-struct MeanRows {
-    int32_t type;
-    size_t  dim; // 0 = there are none: a latent is key and value
-    char *  data;
-    size_t  stride;
-};
-
 // Write the mean of every group to the cell that stays of it: its rows, which keep their bytes where nothing came to it, and its count.
-void merge_cells(const MeanCells & cells, const MeanRows & keys, const MeanRows & values, Scratch & scratch);
+// work: with the groups. values: NULL where a latent is key and value
+void merge_cells(const HeadCells & head, const HeadWork & work, HostRows & keys, HostRows * values, Scratch & scratch);
 
 } // namespace edgekv

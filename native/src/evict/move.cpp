@@ -25,10 +25,7 @@ void Compaction::close_gaps(edgekv_cache & cache, uint32_t il, Scratch & scratch
         HostRows        v      = devices_.rows(il, g, true, graphs != nullptr || layer.is_latent() ? 0 : head.n);
 
         if (policy_.n_merged > 0) {
-            const MeanCells cells  = { head.n, cache_.work(il, g).group, keep, head.log_count };
-            const MeanRows  keys   = { layer.k->type, layer.head_dim_k, k.row(0), k_bytes };
-            const MeanRows  values = { layer.v->type, layer.is_latent() ? 0 : layer.head_dim_v, v.row(0), v_bytes };
-            merge_cells(cells, keys, values, scratch);
+            merge_cells(head, cache_.work(il, g), k, layer.is_latent() ? nullptr : &v, scratch);
         }
         uint32_t hole = 0;
         for (uint32_t cell = budget; cell < head.n; ++cell) {

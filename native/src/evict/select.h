@@ -12,10 +12,10 @@ namespace edgekv {
 struct Ranked {
     const float *    scores;
     const int32_t *  positions;
+    const float *    log_counts; // log of how many cells each is the mean of, as HeadCells has it; NULL = each is itself alone
     const uint32_t * order;
     size_t           n;
-    const float *    log_counts = nullptr; // log of how many cells each is the mean of, as HeadCells has it; NULL = each is itself alone
-    size_t           most_means = 0;       // that stay whatever their scores
+    size_t           most_means = 0; // that stay whatever their scores
 };
 
 // Whether a cell is the mean of several.

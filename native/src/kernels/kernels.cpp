@@ -201,7 +201,7 @@ void sum_lanes(const float * rows, size_t n, float * sums) {
 
 } // namespace
 
-void EDGEKV_OF_SET(attend_)(const AttentionTile & tile); // kernels_attend.cpp
+void EDGEKV_OF_SET(attend_tile_)(const AttentionTile & tile); // kernels_attend.cpp
 void EDGEKV_OF_SET(attend_panel_)(const AttentionPanel & panel);
 void EDGEKV_OF_SET(add_exponentials_)(const KeyTile & tile, float * most, float * sums); // kernels_scan.cpp
 void EDGEKV_OF_SET(largest_weights_)(const KeyTile & tile, const float * log_sums, float * weights);
@@ -209,7 +209,7 @@ void EDGEKV_OF_SET(largest_weights_)(const KeyTile & tile, const float * log_sum
 extern const Kernels EDGEKV_OF_SET(kernels_);
 const Kernels        EDGEKV_OF_SET(kernels_) = {
     EDGEKV_TEXT(EDGEKV_INSTRUCTIONS), dot, squared_distance, add_scaled, dots, squares, add_weighted,
-    turn_back, add_norm1, add_attention, add_squares, sum_lanes, EDGEKV_OF_SET(attend_), EDGEKV_OF_SET(attend_panel_),
+    turn_back, add_norm1, add_attention, add_squares, sum_lanes, EDGEKV_OF_SET(attend_tile_), EDGEKV_OF_SET(attend_panel_),
     EDGEKV_OF_SET(add_exponentials_), EDGEKV_OF_SET(largest_weights_),
 };
 

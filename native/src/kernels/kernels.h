@@ -8,7 +8,7 @@ namespace edgekv {
 
 constexpr size_t n_lanes = 16; // columns of a panel
 
-// Attention of a few queries of one KV head, cells taken tile by tile: what `attend` goes on from.
+// Attention of a few queries of one KV head, cells taken tile by tile: what `attend_tile` goes on from.
 struct AttentionTile {
     size_t           n_queries;
     size_t           n_cells;
@@ -94,7 +94,7 @@ struct Kernels {
     void (*sum_lanes)(const float * rows, size_t n, float * sums);
 
     // Bring `most`, `sums` and `out` up to date with a tile of cells. Where a logit is not finite, the query's sum becomes NaN.
-    void (*attend)(const AttentionTile & tile);
+    void (*attend_tile)(const AttentionTile & tile);
     void (*attend_panel)(const AttentionPanel & panel);
 
     // The softmax of each lane over many tiles, in two passes. The first brings most (n_panels, n_lanes), the largest logits so far,

@@ -230,9 +230,9 @@ void EDGEKV_OF_SET(attend_panel_)(const AttentionPanel & panel) {
     each_product<n_panel_rows>({ panel.values, 1, panel.value_stride }, panel.dim_v, panel.logits, panel.n_cells, add);
 }
 
-void EDGEKV_OF_SET(attend_)(const AttentionTile & tile);
+void EDGEKV_OF_SET(attend_tile_)(const AttentionTile & tile);
 
-void EDGEKV_OF_SET(attend_)(const AttentionTile & tile) {
+void EDGEKV_OF_SET(attend_tile_)(const AttentionTile & tile) {
     const size_t stride = (tile.n_cells + n_lanes - 1) / n_lanes * n_lanes;
     multiply_keys(tile, stride);
     for (size_t q = 0; q < tile.n_queries; ++q) {

@@ -14,7 +14,7 @@ extern "C" {
 size_t edgekv_attention_bytes(const struct ggml_tensor * node, int n_threads);
 
 // Compute the part of one thread; false for any other node. workspace: edgekv_attention_bytes
-bool edgekv_attend(struct ggml_tensor * node, void * workspace, int thread, int n_threads);
+bool edgekv_compute_attention(struct ggml_tensor * node, void * workspace, int thread, int n_threads);
 
 #ifdef __cplusplus
 }

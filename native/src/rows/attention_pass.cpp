@@ -41,7 +41,7 @@ SeenCells shown_cells(const ggml_fp16_t * mask, size_t n) {
 }
 
 // Write n rows to dst, each filled up with zeros to n_floats.
-void read_rows(const StoredRows & stored, ggml_to_float_t convert, const char * rows, size_t n, size_t n_floats, float * dst) {
+void read_rows(const RowFormat & stored, ggml_to_float_t convert, const char * rows, size_t n, size_t n_floats, float * dst) {
     const auto dim = static_cast<int64_t>(stored.dim);
     if (stored.dim == n_floats && stored.stride == ggml_row_size(stored.type, dim)) {
         convert(rows, dst, static_cast<int64_t>(n) * dim);
@@ -76,7 +76,7 @@ AttentionPass::AttentionPass(const AttentionOperands & of, size_t first_token, s
     out_rows_(queries_ + tile_.n_queries * tile_.dim_k), logits_(out_rows_ + tile_.n_queries * tile_.dim_v),
     hidden_(reinterpret_cast<int32_t *>(logits_ + n_logits)) {}
 
-void AttentionPass::attend_at_once(const HeadRows & cells, size_t g, size_t first, size_t n) {
+void AttentionPass::attend_queries(const AttendedHead & cells, size_t g, size_t first, size_t n) {
     for (size_t i = 0; i < n; ++i) {
         const size_t h = head_of(g, first + i);
         tokens_[i]     = token_of(first + i);
@@ -92,7 +92,7 @@ void AttentionPass::attend_at_once(const HeadRows & cells, size_t g, size_t firs
     }
     std::fill_n(out_rows_, n_padded * tile_.dim_v, 0.0f);
     for (size_t cell = 0; cell < cells.n; cell += tile_.n_cells) {
-        attend_to(cells, cell, std::min(tile_.n_cells, cells.n - cell), n);
+        add_tile(cells, cell, std::min(tile_.n_cells, cells.n - cell), n);
     }
     for (size_t i = 0; i < n; ++i) {
         put_out(i, at<float>(*of_.out, tokens_[i] * of_.out->nb[1]) + head_of(g, first + i) * of_.values.dim);
@@ -119,7 +119,7 @@ void AttentionPass::put_out(size_t i, float * dst) const {
 }
 
 // Say which of n_read cells from `cell` on the queries see. Returns what any of them sees.
-SeenCells AttentionPass::see(const HeadRows & cells, size_t cell, size_t n_read, size_t n) {
+SeenCells AttentionPass::see(const AttendedHead & cells, size_t cell, size_t n_read, size_t n) {
     SeenCells any = {};
     for (size_t i = 0; i < round_up(n, step()); ++i) {
         SeenCells seen = {};
@@ -151,7 +151,7 @@ const int32_t * AttentionPass::hidden(size_t i, size_t n, size_t n_cells, size_t
 }
 
 // Biases of the logits of n cells from `cell` on; NULL where all are 0.
-const float * AttentionPass::biases(const HeadRows & cells, size_t cell, size_t n) {
+const float * AttentionPass::biases(const AttendedHead & cells, size_t cell, size_t n) {
     const size_t end = cells.biases != nullptr ? std::min(cell + n, cells.n_biased) : 0;
     if (end <= cell || std::all_of(cells.biases + cell, cells.biases + end, [](float bias) { return bias == 0.0f; })) {
         return nullptr;
@@ -161,7 +161,7 @@ const float * AttentionPass::biases(const HeadRows & cells, size_t cell, size_t 
 }
 
 // Read a tile. What nobody sees is 0: nothing may have been written there.
-void AttentionPass::read(const HeadRows & cells, size_t cell, size_t n_read, uint64_t wanted) {
+void AttentionPass::read(const AttendedHead & cells, size_t cell, size_t n_read, uint64_t wanted) {
     const auto is_wanted = [wanted](size_t c) { return (wanted >> c & 1) != 0; };
     for (size_t c = 0, end = 0; c < n_read; c = end) {
         for (end = c + 1; end < n_read && is_wanted(end) == is_wanted(c);) {
@@ -184,7 +184,7 @@ void AttentionPass::read(const HeadRows & cells, size_t cell, size_t n_read, uin
 }
 
 // Bring n queries up to date with n_read cells from `cell` on.
-void AttentionPass::attend_to(const HeadRows & cells, size_t cell, size_t n_read, size_t n) {
+void AttentionPass::add_tile(const AttendedHead & cells, size_t cell, size_t n_read, size_t n) {
     const SeenCells seen = see(cells, cell, n_read, n);
     if (seen.n == 0) {
         return;
@@ -196,7 +196,7 @@ void AttentionPass::attend_to(const HeadRows & cells, size_t cell, size_t n_read
     const float * biases = this->biases(cells, cell, n_read);
     if (!tile_.has_panels) {
         const int32_t * hidden = this->hidden(0, n, n_read, padded(n_read), 1);
-        kernels().attend({ n, n_read, tile_.dim_k, tile_.dim_v, queries_, keys_, values, stride, n_seen_, hidden, of_.softcap, biases, logits_, most_,
+        kernels().attend_tile({ n, n_read, tile_.dim_k, tile_.dim_v, queries_, keys_, values, stride, n_seen_, hidden, of_.softcap, biases, logits_, most_,
                            sums_, out_rows_ });
         return;
     }

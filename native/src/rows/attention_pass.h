@@ -9,7 +9,7 @@
 namespace edgekv {
 
 // How keys or values are stored.
-struct StoredRows {
+struct RowFormat {
     ggml_type type;
     size_t    dim;
     size_t    stride; // bytes from a cell's row to the next one's
@@ -23,15 +23,15 @@ struct AttentionOperands {
                                  // cells, and each one cell more than the token before
     ggml_tensor *       out;     // F32 (values.dim * n_head, n_tokens)
     size_t              n_head_kv;
-    StoredRows          keys;
-    StoredRows          values;
+    RowFormat          keys;
+    RowFormat          values;
     bool                is_latent; // a value is the first part of its key
     float               scale;     // of Q K^T
     float               softcap;   // 0 = none
 };
 
 // The cells of a KV head that a batch sees, in the order of their sums.
-struct HeadRows {
+struct AttendedHead {
     const char *  keys; // of the first one
     const char *  values;
     size_t        n;
@@ -64,9 +64,9 @@ class AttentionPass {
     size_t step() const { return tile_.has_panels ? n_lanes : 1; }
 
     // Queries [first, last) of KV head g.
-    void attend(const HeadRows & cells, size_t g, size_t first, size_t last) {
+    void attend_head(const AttendedHead & cells, size_t g, size_t first, size_t last) {
         for (; first < last; first += tile_.n_queries) {
-            attend_at_once(cells, g, first, std::min(tile_.n_queries, last - first));
+            attend_queries(cells, g, first, std::min(tile_.n_queries, last - first));
         }
     }
 
@@ -96,15 +96,15 @@ class AttentionPass {
         size_t size() const { return (n_cells + n_queries) * (dim_k + dim_v) + 2 * n_logits; }
     };
 
-    void      attend_at_once(const HeadRows & cells, size_t g, size_t first, size_t n);
-    void      attend_to(const HeadRows & cells, size_t cell, size_t n_read, size_t n);
-    SeenCells see(const HeadRows & cells, size_t cell, size_t n_read, size_t n);
-    void      read(const HeadRows & cells, size_t cell, size_t n_read, uint64_t wanted);
+    void      attend_queries(const AttendedHead & cells, size_t g, size_t first, size_t n);
+    void      add_tile(const AttendedHead & cells, size_t cell, size_t n_read, size_t n);
+    SeenCells see(const AttendedHead & cells, size_t cell, size_t n_read, size_t n);
+    void      read(const AttendedHead & cells, size_t cell, size_t n_read, uint64_t wanted);
     size_t    place(size_t i, size_t dim) const;
     void      put_query(size_t i, const float * query);
     void      put_out(size_t i, float * dst) const;
 
-    const float *   biases(const HeadRows & cells, size_t cell, size_t n);
+    const float *   biases(const AttendedHead & cells, size_t cell, size_t n);
     const int32_t * hidden(size_t i, size_t n, size_t n_cells, size_t next_query, size_t next_cell);
 
     // Of a query of KV head g: its query head, and its token.

@@ -164,7 +164,7 @@ ggml_tensor * FlatGraph::mask_of(ggml_context * context, const FlatCache::Layer 
     return host ? part : ggml_cont(context, part);
 }
 
-ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_tensor * q, ggml_tensor * sinks, const FlatCache::Layer & layer,
+ggml_tensor * FlatGraph::attend_run(ggml_context * context, ggml_tensor * q, ggml_tensor * sinks, const FlatCache::Layer & layer,
                                 const Run & run, float scale, float softcap) {
     const size_t n_group = q->ne[1] / layer.n_head_kv;
     q = ggml_view_3d(context, q, q->ne[0], q->ne[2], (run.end - run.begin) * n_group, q->nb[2], q->nb[1],
@@ -253,7 +253,7 @@ ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_cgraph * graph, ggm
     const int64_t n_all = layer.head_dim_v * q->ne[1];
     ggml_tensor * out   = nullptr;
     for (const Run & run : runs_of(layer)) {
-        ggml_tensor * part = attend(context, q, sinks, layer, run, scale, softcap);
+        ggml_tensor * part = attend_run(context, q, sinks, layer, run, scale, softcap);
         if (out != nullptr) {
             const size_t begin = run.begin * (n_all / layer.n_head_kv) * sizeof(float);
             out                = ggml_set_2d_inplace(context, out, part, out->nb[1], begin);

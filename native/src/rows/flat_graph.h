@@ -52,8 +52,8 @@ class FlatGraph {
     ggml_tensor *    rows_of(ggml_context * context, ggml_tensor * rows, const FlatCache::Layer & layer, const Run & run) const;
     ggml_tensor *    mask_of(ggml_context * context, const FlatCache::Layer & layer, const Run & run);
     ggml_tensor *    places_of(ggml_context * context, const FlatCache::Layer & layer);
-    ggml_tensor *    attend(ggml_context * context, ggml_tensor * q, ggml_tensor * sinks, const FlatCache::Layer & layer,
-                            const Run & run, float scale, float softcap);
+    ggml_tensor *    attend_run(ggml_context * context, ggml_tensor * q, ggml_tensor * sinks, const FlatCache::Layer & layer,
+                                const Run & run, float scale, float softcap);
     void             keep_queries(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, uint32_t il);
     void             store(ggml_context * context, ggml_cgraph * graph, ggml_tensor * pool, ggml_tensor * rows, ggml_tensor * places);
 

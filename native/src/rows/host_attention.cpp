@@ -19,7 +19,7 @@ namespace edgekv {
 
 namespace {
 
-// Marks a node as edgekv's. ggml calls edgekv_attend in its place, which knows the memory to work in.
+// Marks a node as edgekv's. ggml calls edgekv_compute_attention in its place, which knows the memory to work in.
 void is_attention(ggml_tensor *, int, int, void *) { GGML_ABORT("attention was computed without its memory"); }
 
 // The operation of a node of edgekv's; NULL for any other.
@@ -52,7 +52,7 @@ template <typename F> void each_pass(const AttentionOperation & op, const Attent
 }
 
 // The part of one thread. Threads share the cells out: one may begin and end within a head.
-void attend(const AttentionOperation & op, ggml_tensor & out, void * memory, int thread, int n_threads) {
+void compute_share(const AttentionOperation & op, ggml_tensor & out, void * memory, int thread, int n_threads) {
     const AttentionOperands of = op.operands(out);
 
     size_t n_all = 0;
@@ -67,11 +67,11 @@ void attend(const AttentionOperation & op, ggml_tensor & out, void * memory, int
     size_t before = 0;
     each_pass(op, of, memory, [&](AttentionPass & pass, size_t part) {
         for (size_t g = 0; g < of.n_head_kv; ++g) {
-            const HeadRows cells     = op.cells(part, g, out);
+            const AttendedHead cells     = op.cells(part, g, out);
             const auto     n_started = [&](size_t bound) { // queries whose cells begin before it
                 return bound <= before ? 0 : std::min(pass.n_queries(), round_up((bound - before + cells.n - 1) / cells.n, pass.step()));
             };
-            pass.attend(cells, g, n_started(begin), n_started(end));
+            pass.attend_head(cells, g, n_started(begin), n_started(end));
             before += pass.n_queries() * cells.n;
         }
     });
@@ -114,7 +114,7 @@ AttentionOperands HostAttention::operands(ggml_tensor & out) const {
     return of;
 }
 
-HeadRows HostAttention::cells(size_t part, size_t g, const ggml_tensor &) const {
+AttendedHead HostAttention::cells(size_t part, size_t g, const ggml_tensor &) const {
     const FlatCache &        slot  = *parts_[part].slot;
     const FlatCache::Layer & layer = slot.layer(il_);
     const FlatCache::Head &  head  = slot.head(layer.first_head + g);
@@ -155,7 +155,7 @@ AttentionOperands WindowAttention::operands(ggml_tensor & out) const {
     return of;
 }
 
-HeadRows WindowAttention::cells(size_t, size_t g, const ggml_tensor & out) const {
+AttendedHead WindowAttention::cells(size_t, size_t g, const ggml_tensor & out) const {
     const ggml_tensor & k = *out.src[1];
     const ggml_tensor & v = *out.src[2];
     return { row(k, g * k.nb[1]), row(v, g * v.nb[1]), static_cast<size_t>(k.ne[2]) };
@@ -169,10 +169,10 @@ size_t edgekv_attention_bytes(const ggml_tensor * node, int n_threads) {
     return operation_of(*node) != nullptr ? AttentionPass::n_aligned + n_threads * pass_bytes(*node) : 0;
 }
 
-bool edgekv_attend(ggml_tensor * node, void * workspace, int thread, int n_threads) {
+bool edgekv_compute_attention(ggml_tensor * node, void * workspace, int thread, int n_threads) {
     const AttentionOperation * op = operation_of(*node);
     if (op != nullptr) {
-        attend(*op, *node, static_cast<char *>(aligned(workspace)) + thread * pass_bytes(*node), thread, n_threads);
+        compute_share(*op, *node, static_cast<char *>(aligned(workspace)) + thread * pass_bytes(*node), thread, n_threads);
     }
     return op != nullptr;
 }

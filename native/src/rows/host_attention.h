@@ -12,7 +12,7 @@ class AttentionOperation {
     virtual size_t            n_parts() const                                              = 0;
     virtual size_t            n_tokens(size_t part, const ggml_tensor & out) const         = 0;
     virtual AttentionOperands operands(ggml_tensor & out) const                            = 0;
-    virtual HeadRows          cells(size_t part, size_t g, const ggml_tensor & out) const = 0;
+    virtual AttendedHead          cells(size_t part, size_t g, const ggml_tensor & out) const = 0;
 
   protected:
     ~AttentionOperation() = default;
@@ -39,7 +39,7 @@ class HostAttention final : public AttentionOperation {
     size_t            n_parts() const override { return parts_.size(); }
     size_t            n_tokens(size_t part, const ggml_tensor &) const override { return parts_[part].n_tokens; }
     AttentionOperands operands(ggml_tensor & out) const override;
-    HeadRows          cells(size_t part, size_t g, const ggml_tensor & out) const override;
+    AttendedHead          cells(size_t part, size_t g, const ggml_tensor & out) const override;
 
   private:
     const std::vector<BatchPart> & parts_;
@@ -64,7 +64,7 @@ class WindowAttention final : public AttentionOperation {
     size_t            n_parts() const override { return 1; }
     size_t            n_tokens(size_t part, const ggml_tensor & out) const override;
     AttentionOperands operands(ggml_tensor & out) const override;
-    HeadRows          cells(size_t part, size_t g, const ggml_tensor & out) const override;
+    AttendedHead          cells(size_t part, size_t g, const ggml_tensor & out) const override;
 
   private:
     const float scale_;

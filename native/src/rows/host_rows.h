@@ -26,6 +26,8 @@ class HostRows {
         }
     }
 
+    ggml_type type() const { return tensor_->type; }
+    size_t dim() const { return static_cast<size_t>(tensor_->ne[0]); }
     size_t stride() const { return tensor_->nb[1]; }
     char * row_of_tensor(size_t i) { return row(i - first_); } // of those that are here
     char * row(size_t i) { return (copy_ != nullptr ? copy_->rows.data() : in_place(first_)) + i * stride(); }

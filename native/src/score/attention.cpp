@@ -55,7 +55,7 @@ static bool each_panel(const Rows & keys, const int32_t * positions, const edgek
     return true;
 }
 
-void attend(const Rows & keys, const int32_t * positions, const edgekv_queries & queries, size_t n_rows,
+void sum_attention(const Rows & keys, const int32_t * positions, const edgekv_queries & queries, size_t n_rows,
             const float * row_scales, Scratch & scratch, float * sums) {
     const size_t n = keys.n();
     std::fill_n(sums, n, 0.0f);
@@ -70,7 +70,7 @@ void attend(const Rows & keys, const int32_t * positions, const edgekv_queries &
     kernels().sum_lanes(scratch.weights.data(), n, sums); // a lane for each query of a panel, summed over the panels
 }
 
-void attend_by_row(const Rows & keys, const int32_t * positions, const edgekv_queries & queries, size_t n_rows, const ByRow & how,
+void aggregate_attention(const Rows & keys, const int32_t * positions, const edgekv_queries & queries, size_t n_rows, const ByRow & how,
                    Scratch & scratch, float * scores) {
     const size_t n = keys.n();
     std::fill_n(scores, n, 0.0f);

@@ -13,7 +13,7 @@ void check(const edgekv_queries & queries, const Rows & keys);
 // Write to sums (n,) the attention that each cell gets: the mean over query heads, summed over the newest n_rows rows.
 // A row attends to the cells that are not after it. row_scales (n_rows,) replace queries.scale unless NULL.
 // NaN anywhere gives NaN everywhere.
-void attend(const Rows & keys, const int32_t * positions, const edgekv_queries & queries, size_t n_rows,
+void sum_attention(const Rows & keys, const int32_t * positions, const edgekv_queries & queries, size_t n_rows,
             const float * row_scales, Scratch & scratch, float * sums);
 
 // How the attention of single rows becomes the score of a cell.
@@ -26,7 +26,7 @@ struct ByRow {
 };
 
 // Write to scores (n,) what the newest n_rows rows of all query heads give the cells. NaN as above.
-void attend_by_row(const Rows & keys, const int32_t * positions, const edgekv_queries & queries, size_t n_rows, const ByRow & how,
+void aggregate_attention(const Rows & keys, const int32_t * positions, const edgekv_queries & queries, size_t n_rows, const ByRow & how,
                    Scratch & scratch, float * scores);
 
 } // namespace edgekv

@@ -33,7 +33,7 @@ void add_up(const Cells & cells, size_t n_rows, const float * gains, Scratch & s
     if (cells.given != nullptr) {
         std::copy_n(cells.given, cells.keys.n(), scores);
     } else {
-        attend(cells.keys, cells.positions, *cells.queries, n_rows, gains, scratch, scores);
+        sum_attention(cells.keys, cells.positions, *cells.queries, n_rows, gains, scratch, scores);
     }
 }
 
@@ -50,7 +50,7 @@ void score_window(const edgekv_policy & policy, const Cells & cells, size_t n_ro
     if (largest && cells.given != nullptr) {
         std::copy_n(cells.given, n, scores);
     } else if (largest || pool_rows) {
-        attend_by_row(cells.keys, cells.positions, queries, n_rows,
+        aggregate_attention(cells.keys, cells.positions, queries, n_rows,
                       { largest, policy.pool, pool_rows ? policy.kernel : 1, cells.order, n_before }, scratch, scores);
     } else {
         add_up(cells, n_rows, nullptr, scratch, scores);

@@ -17,6 +17,7 @@ struct Cells {
     const Rows &           keys;
     const Rows *           values;
     const int32_t *        positions;   // (n,)
+    const float *          log_counts;  // (n,) log of how many cells each is the mean of; NULL = each is itself alone
     const uint32_t *       order;       // (n,)
     const float *          accumulated; // (n,), NULL = 0
     const float *          wo_norm;     // (n,)
@@ -26,7 +27,6 @@ struct Cells {
     const edgekv_queries * queries;
     uint32_t               layer;
     uint32_t               head;
-    const float *          log_counts = nullptr; // (n,) log of how many cells each is the mean of; NULL = each is itself alone
 };
 
 // Call f(first, n, values) for all rows, a few at a time: values (n, dim) of rows [first, first + n) are in scratch.rows.
