@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # the command imports it when it runs
 app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 Model = Annotated[str | None, typer.Option("-m", "--model", help="Model of a suite. Default: the default model.")]
+Texts = Annotated[int | None, typer.Option(help="Texts for every combination of a suite. Default: as the suite says.")]
 Book = Annotated[Path | None, typer.Option(help="Text that a suite is over. Default: generated prose.")]
 
 
@@ -44,30 +45,18 @@ def suite(
     suite: Annotated[
         str | None, typer.Option(metavar="NAME", help="Run a suite: quick, full, or a .toml file of your own.")
     ] = None,
-    paper: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Run a paper's tables in its own setting: the suite of that name."),
-    ] = None,
-    texts: Annotated[
-        int | None, typer.Option(help="Texts for every combination of a suite. Default: as the suite says.")
-    ] = None,
+    texts: Texts = None,
     model: Model = None,
     book: Book = None,
 ) -> None:
     """Measure how well a model reads under a budget: one task, or a suite of them."""
     if context.invoked_subcommand is not None:
         return
-    from edgekv.evals.suite import PAPERS, load_suite
+    from edgekv.evals.suite import load_suite
 
-    if paper is not None:
-        if paper not in PAPERS:
-            raise ConfigError(f"paper {paper!r} is unknown; possible: {', '.join(PAPERS)}")
-        if suite is not None:
-            raise ConfigError(f"--paper {paper} is a suite as --suite {suite} is; give one of them")
-    name = suite or paper
-    if name is None:
+    if suite is None:
         raise ConfigError("nothing to measure; name a task, such as needle, or give --suite quick (edgekv eval --help)")
-    _run(load_suite(name, model=model, book=book, samples=texts), **how)
+    run(load_suite(suite, model=model, book=book, samples=texts), **how)
 
 
 @app.command(cls=SectionedCommand)
@@ -83,7 +72,7 @@ def needle(
 ) -> None:
     """Find sentences that were planted in a text."""
     depths = {"depth": tuple(depth)} if depth else {}
-    _run([_grid("needle", grid | asking, **depths, needles=(needles,))], **how)
+    run([_grid("needle", grid | asking, **depths, needles=(needles,))], **how)
 
 
 @app.command(cls=SectionedCommand)
@@ -97,7 +86,7 @@ def ruler(
     ] = None,
 ) -> None:
     """Find, trace and count in generated texts, as RULER does."""
-    _run([_grid("ruler", grid | asking, **{"kind": tuple(task)} if task else {})], **how)
+    run([_grid("ruler", grid | asking, **{"kind": tuple(task)} if task else {})], **how)
 
 
 @app.command(cls=SectionedCommand)
@@ -112,7 +101,7 @@ def qa(
     samples: Annotated[int | None, typer.Option(help="Ask so many of the questions. Default: all.")] = None,
 ) -> None:
     """Answer questions about texts of your own."""
-    _run([_grid("qa", grid | asking | {"data": data, "samples": samples})], **how)
+    run([_grid("qa", grid | asking | {"data": data, "samples": samples})], **how)
 
 
 @app.command(cls=SectionedCommand)
@@ -125,32 +114,14 @@ def chat(
     reply: Annotated[int, typer.Option(help="Most tokens of a reply.")] = 24,
 ) -> None:
     """Ask late in a long chat for facts that were told early."""
-    _run([_grid("chat", grid, turns=(turns,), facts=(facts,), reply=(reply,))], **how)
+    run([_grid("chat", grid, turns=(turns,), facts=(facts,), reply=(reply,))], **how)
 
 
 @app.command(cls=SectionedCommand)
 @_task
 def perplexity(grid: dict[str, Any], how: dict[str, Any]) -> None:
     """Measure how well a text is predicted while its tokens are evicted, compared with the full cache."""
-    _run([_grid("perplexity", grid)], **how)
-
-
-@app.command(cls=SectionedCommand)
-@_task
-def perturbation(grid: dict[str, Any], how: dict[str, Any]) -> None:
-    """Measure how far eviction moves the output of every head."""
-    _run([_grid("perturbation", grid)], **how)
-
-
-@app.command(cls=SectionedCommand)
-@_task
-def longgen(
-    grid: dict[str, Any],
-    how: dict[str, Any],
-    temp: Annotated[float, typer.Option(help="Temperature; 0 = always the most likely token.")] = 0.0,
-) -> None:
-    """Measure how much long replies repeat themselves, and how likely they are under the full cache."""
-    _run([_grid("longgen", grid, temperature=(temp,))], **how)
+    run([_grid("perplexity", grid)], **how)
 
 
 def _grid(task: str, options: dict[str, Any], **params: tuple[Any, ...]) -> Grid:
@@ -163,7 +134,7 @@ def _grid(task: str, options: dict[str, Any], **params: tuple[Any, ...]) -> Grid
     return Grid(task=task, **fields, params=params)
 
 
-def _run(
+def run(
     grids: list[Grid],
     *,
     results: Path,
@@ -177,7 +148,8 @@ def _run(
     rpc: None,
 ) -> None:
     """Measure what is not known yet; report everything, also when Ctrl-C stops it."""
-    from edgekv.evals.grid import distinct_cases, run
+    from edgekv.evals.grid import distinct_cases
+    from edgekv.evals.grid import run as measured_cases
     from edgekv.evals.results import Results
 
     from . import evaluate_report as report
@@ -193,8 +165,8 @@ def _run(
         try:
             # the length of a text that is read as it is comes later
             with measuring_bar([case.length or 1 for case in cases]) as bar:
-                for case in run(cases, store, _how(threads, gpu_layers, workers, cluster)):
-                    bar(case.length or 1, f"{case.task}: {case.setting.name}")
+                for case in measured_cases(cases, store, _how(threads, gpu_layers, workers, cluster)):
+                    bar(case.length or 1, f"{case.task.name}: {case.setting.name}")
         except KeyboardInterrupt:
             stopped = True
         found = ((case, store.get(case.config())) for case in cases)

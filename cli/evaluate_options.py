@@ -70,13 +70,9 @@ def asking_options(
         typer.Option(
             "--metric",
             metavar="NAME",
-            help="Also measure answer-nll, how unlikely right answers are, or attention-mass, how much of what they "
-            "attend to is left; repeatable.",
+            help="Also measure answer-nll: how unlikely right answers are.",
         ),
     ] = [],  # noqa: B006
-    oracle: Annotated[
-        bool, typer.Option("--oracle", help="Also read with cells chosen by the question and the right answer.")
-    ] = False,
 ) -> None:
     """Never called: its parameters are fields of a `Grid` whose task asks questions."""
 

@@ -14,9 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from edgekv.evals.case import Case
+from edgekv.evals.case import Case, Task
 from edgekv.evals.table import Table
-from edgekv.evals.tasks import TASKS
 
 from .wording import worded
 
@@ -25,24 +24,24 @@ WIDE = 400  # columns in files and pipes, so that nothing is folded
 Measured = Sequence[tuple[Case, dict[str, Any]]]
 
 
-def by_task(measured: Measured) -> Iterator[tuple[str, Measured]]:
+def by_task(measured: Measured) -> Iterator[tuple[Task, Measured]]:
     """The results of each task."""
-    for name in dict.fromkeys(case.task for case, _ in measured):
-        yield name, [(case, result) for case, result in measured if case.task == name]
+    for task in {case.task.name: case.task for case, _ in measured}.values():
+        yield task, [(case, result) for case, result in measured if case.task == task]
 
 
 def print_tables(measured: Measured, baseline: str | None) -> None:
     """A table for each task, and why settings were refused."""
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
-    for name, part in by_task(measured):
-        console.print(f"{name}:", _rich(TASKS[name].table(part, baseline)))
+    for task, part in by_task(measured):
+        console.print(f"{task.name}:", _rich(task.table(part, baseline)))
     for reason in dict.fromkeys(result["refused"] for _, result in measured if "refused" in result):
         console.print(f"refused: {worded(reason)}", soft_wrap=True, markup=False)
 
 
 def as_json(measured: Measured, baseline: str | None) -> str:
     """Everything that the tables say, and what it was measured with."""
-    tables = {name: TASKS[name].table(part, baseline).data for name, part in by_task(measured)}
+    tables = {task.name: task.table(part, baseline).data for task, part in by_task(measured)}
     refused = dict.fromkeys(result["refused"] for _, result in measured if "refused" in result)
     about = {"edgekv": version("edgekv"), "machine": platform.machine(), "python": platform.python_version()}
     return json.dumps(about | {"tables": tables, "refused": list(refused)}, ensure_ascii=False)
@@ -50,7 +49,7 @@ def as_json(measured: Measured, baseline: str | None) -> str:
 
 def draw(measured: Measured, folder: Path) -> list[Path]:
     """Draw the pictures of each task into a folder; returns the files."""
-    return [path for name, part in by_task(measured) for path in TASKS[name].draw(part, folder)]
+    return [path for task, part in by_task(measured) for path in task.draw(part, folder)]
 
 
 def _rich(table: Table) -> RichTable:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,11 @@ from edgekv.models.head_shares import shares_digest
 from edgekv.store.fingerprint import fingerprint
 
 from . import prose
-from .setting import Setting
+from .setting import OpenRuntime, Setting
+from .table import Table
 
 GENERATED = "generated"
-ANSWER_NLL, ATTENTION_MASS = "answer-nll", "attention-mass"
-METRICS = (ANSWER_NLL, ATTENTION_MASS)
+ANSWER_NLL = "answer-nll"
 
 
 @functools.lru_cache(maxsize=1)
@@ -30,19 +30,42 @@ def book_text(path: Path | None) -> str | None:
 
 
 @dataclass(frozen=True)
+class Task:
+    """A kind of measurement, and tables and pictures of its results.
+
+    measure: measures a case
+    table: a table of results; the string is the `name` of the setting that others are compared with
+    draw: draws pictures of results into a folder; returns the files
+    params: what the task takes beside a setting, a text and a seed, and the values that it takes by default
+    asks: whether it asks questions whose answers are known. Only then can a text be read in a process of its own, under
+        a ceiling (`Setting.memory`)
+    metrics: what it can measure beside the replies (`Case.metrics`)
+    takes_data: whether texts and questions are those of a file (`Case.data`)
+    """
+
+    name: str
+    measure: Callable[[Case, OpenRuntime], dict[str, Any]]
+    table: Callable[[Measured, str | None], Table]
+    draw: Callable[[Measured, Path], list[Path]]
+    params: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    asks: bool = False
+    metrics: tuple[str, ...] = ()
+    takes_data: bool = False
+
+
+@dataclass(frozen=True)
 class Case:
     """A task on one text. Equal configurations give equal results.
 
-    task: a name of `tasks.TASKS`
     length: tokens of the text; AS_GIVEN = as many as it has
     seed: all random choices follow from it
     book: the text that samples are cut from; None = generated prose
     params: what the task needs beyond that, plain values
-    metrics: names of METRICS, which are measured beside the replies
+    metrics: those of the task that are measured beside the replies
     data: the file that texts and questions are taken from, one by each seed; None = the task makes them
     """
 
-    task: str
+    task: Task
     setting: Setting
     length: int
     seed: int
@@ -61,7 +84,7 @@ class Case:
             further["head_table"] = shares_digest(model)
         return {
             "edgekv": version("edgekv"),
-            "task": self.task,
+            "task": self.task.name,
             **self.setting.as_dict(),
             "model": fingerprint(model),
             "book": GENERATED if self.book is None else fingerprint(self.book),
@@ -74,3 +97,6 @@ class Case:
     def passage(self, model: Model) -> str:
         """The text of this seed: so many tokens from a random place. Raises InputError if the book is too short."""
         return prose.passage(model, book_text(self.book), self.length, random.Random(self.seed))
+
+
+Measured = Iterable[tuple[Case, Mapping[str, Any]]]

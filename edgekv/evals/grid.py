@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from edgekv.counting import counted
 from edgekv.errors import (
@@ -21,10 +21,10 @@ from edgekv.memory.sizes import parse_ceiling
 from edgekv.options import KV_TYPES, REPOSITION, size_or_none
 from edgekv.policies import parse_policy
 
-from .case import ATTENTION_MASS, METRICS, Case
+from .case import Case, Task
 from .qa import read_items
 from .results import Results, key_of
-from .setting import AS_GIVEN, FULL, OFF, ORACLE, TURN, TWICE, OpenRuntime, Setting
+from .setting import AS_GIVEN, FULL, OFF, TURN, TWICE, OpenRuntime, Setting
 from .tasks import TASKS
 
 LENGTHS, SAMPLES = (1000,), 10
@@ -38,11 +38,12 @@ class Grid:
     params: by name, the values that a parameter of the task takes; the others take the task's own
     lengths: None = LENGTHS
     samples: texts for every combination, with the seeds seed, seed + 1, ...; None = SAMPLES, or all those of `data`
-    metrics: names of `case.METRICS`, which are measured beside the replies
-    oracle: whether an oracle reads the texts as well, at each budget
+    metrics: those of the task that are measured beside the replies
     data: the file of a task that takes its texts from one, as long as they are
     Raises ConfigError (PolicyError) for what no model could have; what one model cannot have is a result.
     """
+
+    tasks: ClassVar[Mapping[str, Task]] = TASKS
 
     task: str
     model: str | None = None
@@ -63,17 +64,16 @@ class Grid:
     seed: int = 0
     book: Path | None = None
     metrics: tuple[str, ...] = ()
-    oracle: bool = False
     data: Path | None = None
     params: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.task not in TASKS:
-            raise ConfigError(f"task {self.task!r} is unknown; possible: {', '.join(TASKS)}")
+        if self.task not in self.tasks:
+            raise ConfigError(f"task {self.task!r} is unknown; possible: {', '.join(self.tasks)}")
         self._check_asking()
         self._check_data()
         self._check_archive()
-        known = TASKS[self.task].params
+        known = self.tasks[self.task].params
         if unknown := [name for name in self.params if name not in known]:
             possible = ", ".join(known) or "none"
             raise ConfigError(f"{unknown[0]!r} is no parameter of {self.task}; possible: {possible}")
@@ -95,26 +95,24 @@ class Grid:
                 raise ConfigError(f"{name}={bad[0]!r} is not possible; give at least 1")
 
     def _check_asking(self) -> None:
-        """Refuse what only tasks have that ask questions whose answers are known."""
-        given = {"memory": self.memory, "metric": ", ".join(self.metrics) or None, "oracle": self.oracle or None}
-        for name, value in given.items():
-            if value is not None and not TASKS[self.task].asks:
-                possible = ", ".join(name for name, task in TASKS.items() if task.asks)
-                what = {"memory": "a ceiling", "metric": "a metric", "oracle": "an oracle"}[name]
-                raise ConfigError(f"{name}={value} with the task {self.task}; {what} is possible with {possible}")
+        """Raise ConfigError for options that need a task with known answers."""
         if self.memory is not None:
+            self.check_asks("memory", self.memory, "a ceiling")
             parse_ceiling(self.memory)
-            if ATTENTION_MASS in self.metrics:
-                raise ConfigError(
-                    f"metric={ATTENTION_MASS} with memory={self.memory}; it needs a full cache beside the cells, which "
-                    "no ceiling counts; leave one of them out"
-                )
+        if self.metrics:
+            self.check_asks("metric", ", ".join(self.metrics), "a metric")
         for metric in self.metrics:
-            _one_of("metric", metric, METRICS)
+            _one_of("metric", metric, self.tasks[self.task].metrics)
         if self.metrics and TWICE in self.focus:
             raise ConfigError(
                 f"metric={self.metrics[0]} with focus={TWICE}; it is measured in one reading, so leave one of them out"
             )
+
+    def check_asks(self, name: str, value: object, what: str) -> None:
+        """Raise ConfigError for an option, which gives `what`, unless the task asks questions with known answers."""
+        if not self.tasks[self.task].asks:
+            possible = ", ".join(name for name, task in self.tasks.items() if task.asks)
+            raise ConfigError(f"{name}={value} with the task {self.task}; {what} is possible with {possible}")
 
     def _check_archive(self) -> None:
         """Refuse an archive beside a focus that feeds a probe while a text is read."""
@@ -128,7 +126,7 @@ class Grid:
 
     def _check_data(self) -> None:
         """Refuse a file for a task that makes its texts, and the other way round."""
-        if not TASKS[self.task].takes_data:
+        if not self.tasks[self.task].takes_data:
             if self.data is not None:
                 raise ConfigError(f"data={self.data} with the task {self.task}, which makes its texts; leave it out")
             return
@@ -152,8 +150,7 @@ class Grid:
     def settings(self) -> list[Setting]:
         """Every way to read, each once."""
         found: dict[str, Setting] = {}
-        policies = (*self.policies, ORACLE) if self.oracle else self.policies
-        product = itertools.product(policies, self.budgets, self.blocks, self.kv_types, self.focus)
+        product = itertools.product(self.policies, self.budgets, self.blocks, self.kv_types, self.focus)
         for policy, budget, block, kv_type, focus in product:
             setting = Setting(
                 model=self.model,
@@ -176,11 +173,12 @@ class Grid:
     def cases(self) -> list[Case]:
         """All cases: those of a setting follow each other, so that its runtime is opened once."""
         lengths = (AS_GIVEN,) if self.data is not None else self.lengths or LENGTHS
-        params = {**TASKS[self.task].params, **self.params}
+        task = self.tasks[self.task]
+        params = {**task.params, **self.params}
         variants = [dict(zip(params, values, strict=True)) for values in itertools.product(*params.values())]
         seeds, metrics = self._seeds(), tuple(sorted(set(self.metrics)))
         return [
-            Case(self.task, setting, length, seed, self.book, variant, metrics, self.data)
+            Case(task, setting, length, seed, self.book, variant, metrics, self.data)
             for setting in self.settings()
             for length in lengths
             for variant in variants
@@ -209,7 +207,7 @@ Measure = Callable[[list[Case]], Done]
 def measure(case: Case, runtimes: OpenRuntime) -> dict[str, Any]:
     """Return the result of a case, or {"refused": why} for a setting that this model or text cannot have."""
     try:
-        return TASKS[case.task].measure(case, runtimes)
+        return case.task.measure(case, runtimes)
     except REFUSALS as error:
         return {"refused": str(error)}
     except (CeilingError, CeilingExceededError) as error:
@@ -234,15 +232,6 @@ def run(cases: Iterable[Case], results: Results, how: Measure) -> Iterator[Case]
         else:
             yield case
     if todo:
-        for case, result in how(_texts_together(todo)):
+        for case, result in how(todo):
             results.add(case.config(), result)
             yield case
-
-
-def _texts_together(cases: Iterable[Case]) -> list[Case]:
-    """Reorder cases: those that share a text follow the first of them; all others keep their order."""
-    groups: dict[Hashable, list[Case]] = {}
-    for number, case in enumerate(cases):
-        text = TASKS[case.task].text
-        groups.setdefault(number if text is None else (case.task, text(case)), []).append(case)
-    return list(itertools.chain(*groups.values()))

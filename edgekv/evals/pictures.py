@@ -18,7 +18,7 @@ MARKS = "osD^vPX"
 LINES = ("-", "--", ":", "-.")
 FULL_COLOUR = "#555555"
 MOST_BANDS = 6  # bands of more lines cannot be told apart
-SCORES, LOSSES = "viridis", "magma_r"  # colour maps, readable in grey too
+SCORES = "viridis"  # a colour map, readable in grey too
 
 LOOK = {
     "figure.dpi": 150,
@@ -40,7 +40,7 @@ Grid = Sequence[Sequence[float | None]]
 
 
 @contextmanager
-def _axes(path: Path, title: str, x_label: str, y_label: str, size: tuple[float, float]) -> Iterator[Any]:
+def drawn_axes(path: Path, title: str, x_label: str, y_label: str, size: tuple[float, float]) -> Iterator[Any]:
     """Yield the axes of a picture, which is saved at the end."""
     matplotlib = needed("matplotlib", "eval")
     with matplotlib.rc_context():
@@ -56,8 +56,8 @@ def _axes(path: Path, title: str, x_label: str, y_label: str, size: tuple[float,
 def needle_map(path: Path, scores: Grid, *, lengths: Sequence[int], depths: Sequence[float], title: str) -> None:
     """Draw how often a needle was found: scores (depths, lengths) in [0, 1], None = not measured; depths in [0, 1]."""
     size = (2.5 + 0.6 * len(lengths), 1.8 + 0.4 * len(depths))
-    with _axes(path, title, "tokens of the text", "depth of the needle", size) as axes:
-        _draw_grid(axes, scores, SCORES, 1.0, "found")
+    with drawn_axes(path, title, "tokens of the text", "depth of the needle", size) as axes:
+        draw_grid(axes, scores, SCORES, 1.0, "found")
         axes.set_xticks(
             range(len(lengths)), [f"{n:,}" for n in lengths], rotation=45, ha="right", rotation_mode="anchor"
         )
@@ -67,14 +67,6 @@ def needle_map(path: Path, scores: Grid, *, lengths: Sequence[int], depths: Sequ
                 if score is not None:
                     colour = "white" if score < 0.5 else "black"
                     axes.text(column, row, f"{score:.0%}", ha="center", va="center", color=colour, fontsize=8)
-
-
-def head_map(path: Path, losses: Grid, *, title: str, label: str, most: float | None = None) -> None:
-    """Draw losses by layer and head, (n_layer, n_head_kv); `most` is the end of the scale, None = the largest."""
-    with _axes(path, title, "KV head", "layer", (2.5 + 0.35 * len(losses[0]), 1.8 + 0.16 * len(losses))) as axes:
-        _draw_grid(axes, losses, LOSSES, most, label)
-        axes.set_xticks(range(len(losses[0])))
-        axes.yaxis.get_major_locator().set_params(integer=True)
 
 
 def budget_curves(
@@ -90,7 +82,7 @@ def budget_curves(
     full: what the full cache scores
     """
     shade = len(curves) <= MOST_BANDS
-    with _axes(path, title, "budget (cells per head)", label, _size([*curves, "full cache"])) as axes:
+    with drawn_axes(path, title, "budget (cells per head)", label, _size([*curves, "full cache"])) as axes:
         axes.set_xscale("log", base=2)
         budgets = sorted({budget for curve in curves.values() for budget in curve})
         axes.set_xticks(budgets, [f"{budget:,}" for budget in budgets])
@@ -117,7 +109,7 @@ def history_lines(
     of: str = "tokens read before",
 ) -> None:
     """Draw a value, as speed or memory, by tokens or what `of` says: a line for each name, with ranges if known."""
-    with _axes(path, title, of, label, _size(list(lines))) as axes:
+    with drawn_axes(path, title, of, label, _size(list(lines))) as axes:
         for i, (name, line) in enumerate(lines.items()):
             tokens = sorted(line)
             heights, ranges = _with_range([line[n] for n in tokens])
@@ -130,7 +122,7 @@ def history_lines(
 def bars(path: Path, values: Mapping[str, Mapping[str, float | Estimate]], *, title: str, label: str, of: str) -> None:
     """Draw groups of bars: values[group][bar], with a range if it has one. `of` says what the groups are."""
     names = list(dict.fromkeys(name for group in values.values() for name in group))
-    with _axes(path, title, of, label, (2 + 0.35 * len(values) * (len(names) + 1), 4.5)) as axes:
+    with drawn_axes(path, title, of, label, (2 + 0.35 * len(values) * (len(names) + 1), 4.5)) as axes:
         width = 0.8 / len(names)
         for i, name in enumerate(names):
             shift = (i - (len(names) - 1) / 2) * width
@@ -156,8 +148,8 @@ def _with_range(values: Sequence[float | Estimate]) -> tuple[list[float], list[l
     return [value for value, _, _ in known], [[v - low for v, low, _ in known], [high - v for v, _, high in known]]
 
 
-def _draw_grid(axes: Any, values: Grid, colours: str, most: float | None, label: str) -> None:
-    """Cells coloured by value from 0 to `most`, and what the colours mean; None = white."""
+def draw_grid(axes: Any, values: Grid, colours: str, most: float | None, label: str) -> None:
+    """Draw cells coloured by value from 0 to `most` (None = the largest value), and a scale; a value None is white."""
     numbers = [[float("nan") if value is None else value for value in row] for row in values]
     image = axes.imshow(numbers, cmap=colours, vmin=0, vmax=most, aspect="auto", interpolation="nearest")
     axes.grid(visible=False)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,7 @@ import edgekv
 from edgekv.generation.request import ProgressCallback
 from edgekv.generation.sampler import GREEDY
 
-from . import oracle
 from .answer_likelihood import answer_nll, read_question
-from .attention_mass import Masses, surviving_mass
 from .document import Question
 from .setting import ALL, ALL_WHOLE, KNOWN, TURN, TWICE, WHOLE, Setting
 
@@ -24,13 +22,19 @@ class Answered:
 
     reply: what the model said
     nll: the mean of -ln p over the tokens of the right answer (`answer_likelihood.answer_nll`); None = not measured
-    mass: the share of the attention of question and answer that still has its cells when the question is asked or, if
-        it belongs to the turn of the text, when the reply begins (`attention_mass.surviving_mass`); None = not measured
+    cells: what `Look` measured, by name
     """
 
     reply: str
     nll: float | None = None
-    mass: float | None = None
+    cells: Mapping[str, float] = field(default_factory=dict)
+
+
+Look = Callable[[Question], Mapping[str, float]]
+"""Look at the cells that a question finds, or change them; return figures by name.
+
+Called when the question is to be asked or, if it belongs to the turn of the text, when the reply begins.
+"""
 
 
 def ask_all(
@@ -41,7 +45,7 @@ def ask_all(
     progress: ProgressCallback | None = None,
     *,
     nll: bool = False,
-    masses: Sequence[Masses] | None = None,
+    look: Look | None = None,
 ) -> list[Answered]:
     """Ask questions about a text in a file.
 
@@ -49,16 +53,15 @@ def ask_all(
     right after the text, in the same turn. These settings read the text once for each question, and once more if
     something is measured beside the reply.
     With any other focus the text is read once and compacted to the budget before any question is asked, and each
-    question is asked of that same cache. An oracle chooses anew for each question, from all cells of a text that is
-    read once.
+    question is asked of that same cache.
 
     progress: called after every block of the first reading
     nll: measure how likely the right answers are
-    masses: the attention of each question (`attention_mass.attention_masses`); measure the share that is left
+    look: called once for each question; it may choose among the cells of a text that is held whole
     """
     if setting.focus in (*KNOWN, TURN) and not setting.holds_text:
-        return _in_one_turn(runtime, setting.focus, text, questions, progress, nll, masses)
-    return _afterwards(runtime, setting, text, questions, progress, nll, masses)
+        return _in_one_turn(runtime, setting.focus, text, questions, progress, nll, look)
+    return _afterwards(runtime, setting, text, questions, progress, nll, look)
 
 
 def _afterwards(
@@ -68,20 +71,18 @@ def _afterwards(
     questions: Sequence[Question],
     progress: ProgressCallback | None,
     with_nll: bool,
-    masses: Sequence[Masses] | None,
+    look: Look | None,
 ) -> list[Answered]:
     with runtime.session() as session:
         session.read(files=[text], focus=_known(setting, questions), progress=progress)
         read = session.snapshot()
         found = []
-        for i, question in enumerate(questions):
+        for question in questions:
             session.restore(read)
-            if setting.is_oracle:
-                oracle.choose(runtime, question, setting.budget)
-            mass = None if masses is None else surviving_mass(masses[i], runtime.block_loop.cache)
-            before = session.snapshot() if setting.is_oracle and with_nll else read
+            cells = {} if look is None else look(question)
+            before = read if look is None or not with_nll else session.snapshot()
             answered = ask_from(runtime, session, question, before, nll=with_nll)
-            found.append(replace(answered, mass=mass))
+            found.append(replace(answered, cells=cells))
         return found
 
 
@@ -112,20 +113,21 @@ def _in_one_turn(
     questions: Sequence[Question],
     progress: ProgressCallback | None,
     with_nll: bool,
-    masses: Sequence[Masses] | None,
+    look: Look | None,
 ) -> list[Answered]:
     found = []
-    for i, question in enumerate(questions):
+    for question in questions:
         with runtime.session() as session:
             how = {"passes": 2} if focus == TWICE else {"focus": _focus(focus, question)}
             reply = _reply(session, question, files=[text], progress=progress, **how)
-        progress = nll = mass = None
-        if with_nll or masses is not None:
+        progress = nll = None
+        cells: Mapping[str, float] = {}
+        if with_nll or look is not None:
             with runtime.session() as session:
                 read_question(session, question, files=[text], focus=_focus(focus, question))
-                mass = None if masses is None else surviving_mass(masses[i], runtime.block_loop.cache)
+                cells = {} if look is None else look(question)
                 nll = answer_nll(runtime, session, question) if with_nll else None
-        found.append(Answered(reply, nll, mass))
+        found.append(Answered(reply, nll, cells))
     return found
 
 

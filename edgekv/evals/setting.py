@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import edgekv
 from edgekv.planning.planner import check_device
 from edgekv.policies import parse_policy
 
-from . import oracle
-
-T = TypeVar("T")
-
-FULL, ORACLE = "full", "oracle"
+FULL = "full"
 OFF, GENERAL, QUESTION, WHOLE, TWICE, TURN = "off", "general", "question", "whole", "twice", "turn"
 KNOWN = (QUESTION, WHOLE, TWICE)  # a question is known while the text is read for it
 ALL, ALL_WHOLE = "all", "all-whole"  # all questions are known while the text is read once
@@ -27,8 +22,7 @@ SPARE_CELLS = 1024  # cells of a full cache beyond the text: template, question,
 class Setting:
     """The model, policy and budget that a text is read under. Equal settings give equal results.
 
-    policy: a policy's spec; "full" = a budget that holds everything, so that nothing is evicted; "oracle" = the same
-        until the text is read, then cells are chosen by the question and the right answer (`oracle.choose`)
+    policy: a policy's spec; "full" = a budget that holds everything, so that nothing is evicted
     budget: cells each (layer, KV head) keeps; means nothing under "full"
     focus: what is fed as a probe between blocks, scored by `focus_policy` (None = the default one): "off" = nothing,
         "general" = the general question of `Session.read`, "question" = what is asked afterwards, or any other
@@ -69,14 +63,9 @@ class Setting:
         return self.policy == FULL
 
     @property
-    def is_oracle(self) -> bool:
-        """True if cells are chosen by the right answer."""
-        return self.policy == ORACLE
-
-    @property
     def holds_text(self) -> bool:
         """True if nothing is evicted while a text is read."""
-        return self.is_full or self.is_oracle
+        return self.is_full
 
     @property
     def divides_by_table(self) -> bool:
@@ -103,26 +92,32 @@ class Setting:
     @property
     def canonical(self) -> Setting:
         """The setting with the defaults of all fields that mean nothing to it."""
-        return Setting(**self.as_dict())
+        return type(self)(**self.as_dict())
+
+    @property
+    def full_cache(self) -> Setting:
+        """The setting of a full cache that reads the same."""
+        return Setting(**asdict(self) | {"policy": FULL}).canonical
 
     @property
     def common(self) -> Setting:
         """The setting without the options that choose cells. Settings that are equal in it compare."""
-        return replace(self, policy="", focus=OFF, focus_policy=None, archive=None)
+        return Setting(**asdict(self) | {"policy": "", "focus": OFF, "focus_policy": None, "archive": None})
 
     def open(self, n_tokens: int, *, threads: int | None = None, **others: Any) -> edgekv.Runtime:
         """Open a runtime for a text of n_tokens; `others` replace its options. Raises what `edgekv.Runtime` does."""
-        return edgekv.Runtime(self.model, threads=threads, **self._options(n_tokens) | others)
+        return edgekv.Runtime(self.model, threads=threads, **self.values(n_tokens) | others)
 
     def plan(self, n_tokens: int, *, threads: int | None = None, **others: Any) -> edgekv.Plan:
         """Plan such a runtime. Raises what `edgekv.plan` does."""
-        return edgekv.plan(self.model, threads=threads, **self._options(n_tokens) | others)
+        return edgekv.plan(self.model, threads=threads, **self.values(n_tokens) | others)
 
     def options(self, n_tokens: int, *, threads: int | None = None, **others: Any) -> edgekv.Options:
         """Return the options of such a runtime. Raises what `edgekv.Options` does."""
-        return edgekv.Options(threads=threads, **self._options(n_tokens) | others)
+        return edgekv.Options(threads=threads, **self.values(n_tokens) | others)
 
-    def _options(self, n_tokens: int) -> dict[str, Any]:
+    def values(self, n_tokens: int) -> dict[str, Any]:
+        """Return the options of a runtime for a text of n_tokens, by name."""
         memory = self.memory or "100%"
         common: dict[str, Any] = {
             "memory": memory,
@@ -133,9 +128,8 @@ class Setting:
             "swap_bytes": 0,  # a case has one session
         }
         if self.holds_text:
-            whole = {"policy": "sink", "budget": n_tokens + SPARE_CELLS, "focus": self.is_oracle}
-            probe = {"focus_policy": oracle.POLICY, "probe_tokens": oracle.PROBE_TOKENS} if self.is_oracle else {}
-            return common | whole | probe | {"reposition": "never", "allow_beyond_trained": True}
+            whole = {"policy": "sink", "budget": n_tokens + SPARE_CELLS, "focus": False}
+            return common | whole | {"reposition": "never", "allow_beyond_trained": True}
         return common | {
             "policy": self.policy,
             "budget": self.budget,
@@ -152,23 +146,19 @@ class Setting:
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for keys and JSON.
 
-        Fields that mean nothing to a full cache or an oracle are left out, and evict_every, memory and archive if they
-        are None.
+        Fields that mean nothing to a full cache are left out, and evict_every, memory and archive if they are None.
         """
         fields = asdict(self)
         for name in ("evict_every", "memory", "archive"):
             if fields[name] is None:
                 del fields[name]
         if self.holds_text:
-            names = ("model", "policy", *(("budget",) if self.is_oracle else ()), "block", "kv_type", "memory")
-            return {name: fields[name] for name in names if name in fields}
+            return {name: fields[name] for name in ("model", "policy", "block", "kv_type", "memory") if name in fields}
         return fields
 
 
 class OpenRuntime:
-    """A cache between cases: the runtime of the last setting, and values that cases of one text share.
-
-    It changes no result, since each case would make the same itself. Close it, or use it in `with`.
+    """The runtime of the last setting, kept for the next case of it. Close it, or use it in `with`.
 
     gpu_layers: layers that lie on a GPU. Raises ConfigError if there are to be any, and there is no GPU.
     """
@@ -179,32 +169,18 @@ class OpenRuntime:
         self._setting: Setting | None = None
         self._n_tokens = 0
         self._runtime: edgekv.Runtime | None = None
-        self._texts: dict[Hashable, Any] = {}
 
     def get(self, setting: Setting, n_tokens: int) -> edgekv.Runtime:
         """Return a runtime of this setting for at most n_tokens, with no session open. Raises what `Runtime` does."""
         fits = not setting.holds_text or n_tokens <= self._n_tokens
         if self._runtime is None or self._setting != setting or not fits:
-            self._close_runtime()
+            self.close()
             self._runtime = setting.open(n_tokens, threads=self.threads, gpu_layers=self.gpu_layers)
             self._setting, self._n_tokens = setting, n_tokens
         return self._runtime
 
-    def text(self, key: Hashable, read: Callable[[], T], *, keep: int = 1) -> T:
-        """Return the result of `read` for a text; call it only if none of the last `keep` results has this key."""
-        if key not in self._texts:
-            while len(self._texts) >= keep:  # one goes before the next is made
-                del self._texts[next(iter(self._texts))]
-            self._texts[key] = read()
-        made: T = self._texts[key]
-        return made
-
     def close(self) -> None:
-        """Free the runtime and the texts."""
-        self._texts.clear()
-        self._close_runtime()
-
-    def _close_runtime(self) -> None:
+        """Free the runtime."""
         if self._runtime is not None:
             self._runtime.close()
         self._runtime = self._setting = None

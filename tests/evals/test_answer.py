@@ -78,8 +78,9 @@ def test_an_answer_begins_as_the_template_writes_one(tiny_model, monkeypatch, to
         assert b"".join(map(runtime.model.piece, tokens)).decode() == f"{space}nobody"
 
 
-@pytest.mark.parametrize("fields", [{"policy": "full"}, {"policy": "oracle"}, {"focus": "off"}, {"focus": "general"},
-                                    {"focus": "question"}, {"focus": "turn"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "fields", [{"policy": "full"}, {"focus": "off"}, {"focus": "general"}, {"focus": "question"}, {"focus": "turn"}]
+)
 def test_replies_are_the_same_with_it(setting, text, fields):
     how = setting(**fields)
     plain, measured = found(how, text, nll=False), found(how, text)

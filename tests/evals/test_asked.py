@@ -11,6 +11,7 @@ from imported_later import imported_later
 from edgekv.evals.case import Case
 from edgekv.evals.setting import Setting
 from edgekv.evals.statistics import gap
+from edgekv.evals.tasks import NEEDLE
 from edgekv.evals.tasks.asked import lines, table
 
 stats = imported_later("scipy.stats")
@@ -18,13 +19,12 @@ stats = imported_later("scipy.stats")
 FULL = {0: (1.0, 0.5), 1: (1.0, 0.7), 2: (0.0, 0.9), 3: (1.0, 0.1)}  # by seed: score and nll
 KEYS = {0: (0.0, 1.5), 1: (0.0, 1.1), 2: (0.0, 2.9), 3: (1.0, 0.2)}
 GENERAL = {0: (0.0, 1.0), 1: (1.0, 0.9), 2: (0.0, 1.9)}
-ORACLE = {0: (1.0, 0.4), 1: (1.0, 0.8), 2: (1.0, 0.6), 3: (1.0, 0.1)}
 
 
 def measured(found, *, budget=256, figures=("score", "nll"), length=1000, **fields):
     setting = Setting(budget=budget, **fields)
     return [
-        (Case("needle", setting, length, seed, None, {"depth": None}), dict(zip(figures, found[seed], strict=False)))
+        (Case(NEEDLE, setting, length, seed, None, {"depth": None}), dict(zip(figures, found[seed], strict=False)))
         for seed in found
     ]
 
@@ -35,12 +35,11 @@ def all_of_them():
         *measured(FULL, policy="full"),
         *measured(KEYS),
         *measured(GENERAL, focus="general"),
-        *measured(ORACLE, policy="oracle"),
     ]
 
 
 def test_the_gap_to_the_full_cache_is_paired(all_of_them):
-    full, keys, general, oracle = (line.likelihood for line in lines(all_of_them))
+    full, keys, general = (line.likelihood for line in lines(all_of_them))
     assert full.above_full is None
     expected = stats.ttest_1samp([1.0, 0.4, 2.0, 0.1], 0)
     bounds = expected.confidence_interval(0.95)
@@ -48,19 +47,6 @@ def test_the_gap_to_the_full_cache_is_paired(all_of_them):
     assert keys.above_full.mean == pytest.approx(3.5 / 4)
     assert (keys.above_full.low, keys.above_full.high) == pytest.approx((bounds.low, bounds.high))
     assert (general.above_full.mean, general.above_full.n) == (pytest.approx((0.5 + 0.2 + 1.0) / 3), 3)
-    assert oracle.above_full.mean == pytest.approx(-0.3 / 4)
-
-
-def test_the_distance_to_the_oracle_is_that_of_the_same_texts_and_cells(all_of_them):
-    full, keys, general, oracle = lines(all_of_them)
-    assert full.below_oracle is full.likelihood.above_oracle is oracle.below_oracle is None
-    assert keys.below_oracle == pytest.approx(3 / 4)
-    assert general.below_oracle == pytest.approx(2 / 3)
-    assert keys.likelihood.above_oracle == pytest.approx((1.1 + 0.3 + 2.3 + 0.1) / 4)
-    others = lines([*measured(KEYS), *measured(ORACLE, policy="oracle", budget=512)])
-    assert [line.below_oracle for line in others] == [None, None]
-    others = lines([*measured(KEYS, block=64), *measured(ORACLE, policy="oracle"), *measured(FULL, policy="full")])
-    assert others[0].below_oracle is others[0].likelihood.above_full is None
 
 
 def test_full_caches_of_several_grids_are_one():
@@ -73,7 +59,7 @@ def test_full_caches_of_several_grids_are_one():
 
 
 def test_the_baseline_is_compared_by_likelihood_too(all_of_them):
-    full, keys, general, _ = lines(all_of_them, "focus: general")
+    full, keys, general = lines(all_of_them, "focus: general")
     assert full.likelihood.p_value is general.likelihood.p_value is None
     assert keys.likelihood.p_value == pytest.approx(0.25)  # two of eight choices of signs are as far from 0
     assert keys.p_value == pytest.approx(1.0)
@@ -85,11 +71,10 @@ def test_columns_are_there_for_what_was_measured(all_of_them):
     assert row["nll"] == "1.43"
     assert row["above full"] == "+0.88"
     assert row["its 95 %"].startswith("-0.")
-    assert row["below oracle"] == "75%"
     assert made.data[1]["nll_above_full"] == pytest.approx(3.5 / 4)
     plain = table(measured(KEYS, figures=("score",)))
     assert plain.headers[-1] == "p"
-    assert not any("nll" in name or "oracle" in name for name in plain.data[0])
+    assert not any("nll" in name for name in plain.data[0])
 
 
 def test_one_text_has_no_interval():

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 import edgekv
-from edgekv.evals.attention_mass import attention_masses, surviving_mass
+from bench.papers.asking import looking
+from bench.papers.attention_mass import attention_masses, surviving_mass
+from bench.papers.oracle import OracleSetting
+from bench.papers.texts import of_text
 from edgekv.evals.document import Question
 from edgekv.evals.question_protocol import ask_all
 from edgekv.evals.setting import OpenRuntime, Setting
@@ -21,15 +24,19 @@ def setting(tiny_model):
     return lambda **fields: Setting(model=model, **{"budget": 64, "block": 32, "recent": 8} | fields)
 
 
+def by_question(masses):
+    return dict(zip(QUESTIONS, masses, strict=True))
+
+
 def measured(setting, text):
     with setting.open(600, threads=1) as runtime:
         masses = attention_masses(runtime, setting, text, QUESTIONS)
-        return ask_all(runtime, setting, text, QUESTIONS, masses=masses), masses
+        return ask_all(runtime, setting, text, QUESTIONS, look=looking(runtime, setting, by_question(masses))), masses
 
 
 def test_all_of_it_is_left_in_a_full_cache(setting, text):
     answered, masses = measured(setting(policy="full"), text)
-    assert [each.mass for each in answered] == pytest.approx([1.0, 1.0])
+    assert [each.cells["mass"] for each in answered] == pytest.approx([1.0, 1.0])
     for question in masses:
         assert [len(heads) for heads in question] == [2, 2]
         assert all(mass.sum() == pytest.approx(1) and mass.min() >= 0 for heads in question for mass in heads)
@@ -39,14 +46,14 @@ def test_it_is_what_lies_in_the_positions_that_are_kept(setting, text):
     how = setting(policy="snapkv+ada")
     with how.open(600, threads=1) as runtime:
         masses = attention_masses(runtime, how, text, QUESTIONS)
-        answered = ask_all(runtime, how, text, QUESTIONS, masses=masses)
+        answered = ask_all(runtime, how, text, QUESTIONS, look=looking(runtime, how, by_question(masses)))
         with runtime.session() as session:
             session.read(files=[text], focus=False)
             kept = {(layer, g): session.kept_positions(layer, g) for layer in range(2) for g in range(2)}
     assert len({len(positions) for positions in kept.values()}) > 1  # heads share their cells
     for question, each in zip(masses, answered, strict=True):
         shares = [question[layer][g][positions].sum() for (layer, g), positions in kept.items()]
-        assert each.mass == pytest.approx(np.mean(shares), rel=1e-5)
+        assert each.cells["mass"] == pytest.approx(np.mean(shares), rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -61,9 +68,9 @@ def test_it_is_what_lies_in_the_positions_that_are_kept(setting, text):
     ],
 )
 def test_no_policy_of_as_many_cells_keeps_more_than_the_oracle(setting, text, fields):
-    (found, _), (best, _) = measured(setting(**fields), text), measured(setting(policy="oracle"), text)
+    (found, _), (best, _) = measured(setting(**fields), text), measured(OracleSetting.of(setting()), text)
     for each, ideal in zip(found, best, strict=True):
-        assert 0 < each.mass < ideal.mass < 1
+        assert 0 < each.cells["mass"] < ideal.cells["mass"] < 1
 
 
 def test_replies_are_the_same_with_it(setting, text):
@@ -83,7 +90,7 @@ def test_masses_are_not_computed_again_for_the_next_policy():
     made = []
     with OpenRuntime() as runtimes:
         for key in (1, 2, 1, 2, 3, 1):
-            runtimes.text(key, lambda key=key: made.append(key), keep=2)
+            of_text(runtimes, key, lambda key=key: made.append(key), keep=2)
     assert made == [1, 2, 3, 1]
 
 

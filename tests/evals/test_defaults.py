@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bench.papers.grid import PaperGrid
 from edgekv.evals.grid import Grid, in_process
 
 FEW = {"budgets": (192,), "lengths": (500,), "samples": 5, "seed": 100}
@@ -22,7 +23,7 @@ def test_reading_with_a_question_in_mind_finds_what_keys_alone_lose(default_mode
 
 @pytest.mark.nightly  # a claim; test_oracle.py tests how an oracle chooses
 def test_an_oracle_keeps_what_keys_alone_lose(default_model):
-    grid = Grid(
+    grid = PaperGrid(
         task="needle",
         model=str(default_model),
         policies=("full", "keydiff"),

@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 import edgekv
-from edgekv.evals import grid as grids
+from bench.papers.grid import PaperGrid
 from edgekv.evals.grid import Grid, distinct_cases, in_process, run
 from edgekv.evals.results import Results, key_of
 from edgekv.evals.setting import OpenRuntime, Setting
@@ -28,7 +28,7 @@ def counted(monkeypatch, tiny_model):
         asked.append((case.setting.policy, case.length, case.seed, *case.params.values()))
         return {"score": case.seed % 2}
 
-    monkeypatch.setattr(grids, "TASKS", {"counted": Task(measure, None, None, {"depth": (0.5,)})})
+    monkeypatch.setattr(Grid, "tasks", {"counted": Task("counted", measure, None, None, {"depth": (0.5,)})})
     model = str(tiny_model())
     return lambda **fields: Grid(task="counted", model=model, **fields), asked
 
@@ -82,27 +82,10 @@ def test_what_was_measured_before_an_error_is_kept(counted, tmp_path):
     assert len(asked) == 1
 
 
-def test_cases_that_share_a_text_are_measured_in_a_row(counted, tmp_path, monkeypatch):
-    make, asked = counted
-    plain = grids.TASKS["counted"]
-    shared = dataclasses.replace(plain, text=lambda case: (case.length, case.seed))
-    monkeypatch.setattr(grids, "TASKS", {"counted": plain, "shared": shared})
-    cases = make(policies=("sink", "random"), samples=2).cases()
-    cases += [dataclasses.replace(case, task="shared") for case in cases]
-    with Results(tmp_path / "results.jsonl") as results:
-        measured = list(run(cases, results, in_process))
-    assert [(policy, seed) for policy, _, seed, _ in asked] == [
-        *(("sink", 0), ("sink", 1), ("random", 0), ("random", 1)),
-        *(("sink", 0), ("random", 0), ("sink", 1), ("random", 1)),
-    ]
-    assert measured[:4] == cases[:4]
-    assert sorted(measured[4:], key=cases.index) == cases[4:]
-
-
 def test_metrics_are_part_of_a_configuration_only_where_they_are_measured(tiny_model):
     model = str(tiny_model())
     (plain,), (more,), (same,) = (
-        Grid(task="needle", model=model, policies=("full",), samples=1, metrics=metrics).cases()
+        PaperGrid(task="needle", model=model, policies=("full",), samples=1, metrics=metrics).cases()
         for metrics in ((), ("attention-mass", "answer-nll"), ("answer-nll", "attention-mass", "answer-nll"))
     )
     assert more.config() == same.config() == {**plain.config(), "metrics": ["answer-nll", "attention-mass"]}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from edgekv.evals.measured import labels, setting_cells
 from edgekv.evals.setting import GENERAL, Setting
-from edgekv.evals.table import SETTING_HEADERS, labels, setting_cells
+from edgekv.evals.table import SETTING_HEADERS
 
 
 def test_what_most_have_is_not_said():

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from reference_transformer import ReferenceModel
 
+from bench.papers import longgen
+from bench.papers.grid import PaperGrid
+from bench.papers.long_generation import PROMPTS, SAMPLED, generate, long_generation, repetition
 from edgekv.errors import ConfigError, InputError
-from edgekv.evals.grid import Grid
-from edgekv.evals.long_generation import PROMPTS, SAMPLED, generate, long_generation, repetition
 from edgekv.evals.setting import FULL, OpenRuntime, Setting
-from edgekv.evals.tasks import longgen
 from edgekv.evals.tokens import log_losses, prompt_tokens
 from edgekv.generation.sampler import GREEDY
 
@@ -101,7 +101,7 @@ def test_prompts_are_texts_of_some_length():
 
 
 def test_a_text_without_four_tokens_has_no_share_of_them(path, runtimes, tmp_path):
-    grid = Grid(task="longgen", model=path, policies=("full",), lengths=(3,), samples=2)
+    grid = PaperGrid(task="longgen", model=path, policies=("full",), lengths=(3,), samples=2)
     measured = [(case, longgen.measure(case, runtimes)) for case in grid.cases()]
     (row,) = longgen.table(measured).data
     assert (row["distinct_4"], row["n"]) == (None, 2)

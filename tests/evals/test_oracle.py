@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 
 import edgekv
-from edgekv.evals import oracle
-from edgekv.evals.captures import stored_rows
+from bench.papers import oracle
+from bench.papers.asked import table
+from bench.papers.asking import looking
+from bench.papers.captures import stored_rows
+from bench.papers.grid import PaperGrid
+from edgekv.evals.case import Case
 from edgekv.evals.document import Question
 from edgekv.evals.question_protocol import ask_all
 from edgekv.evals.setting import Setting
@@ -27,7 +31,11 @@ def text(tmp_path):
 
 
 def oracle_setting(model, **fields):
-    return Setting(model=str(model), **{"policy": "oracle", "budget": BUDGET, "block": 32} | fields)
+    return oracle.OracleSetting(model=str(model), **{"budget": BUDGET, "block": 32} | fields)
+
+
+def asked(runtime, setting, text, questions, *, nll=True):
+    return ask_all(runtime, setting, text, questions, nll=nll, look=looking(runtime, setting))
 
 
 def test_each_head_keeps_the_cells_with_most_attention(tiny_model, text):
@@ -75,16 +83,25 @@ def test_each_question_has_an_oracle_of_its_own(tiny_model, text):
     setting = oracle_setting(tiny_model(n_layer=2, n_ctx_train=2048))
     other = Question("Who came?", ("nobody",), max_tokens=4)
     with setting.open(600, threads=1) as runtime:
-        alone = [ask_all(runtime, setting, text, [q], nll=True)[0] for q in (QUESTION, other)]
-        assert ask_all(runtime, setting, text, [QUESTION, other], nll=True) == alone
+        alone = [asked(runtime, setting, text, [q])[0] for q in (QUESTION, other)]
+        assert asked(runtime, setting, text, [QUESTION, other]) == alone
+
+
+def test_replies_are_the_same_with_likelihoods(tiny_model, text):
+    setting = oracle_setting(tiny_model(n_layer=2, n_ctx_train=2048))
+    with setting.open(600, threads=1) as runtime:
+        (plain,), (measured,) = (asked(runtime, setting, text, [QUESTION], nll=nll) for nll in (False, True))
+    assert plain.reply == measured.reply
+    assert plain.nll is None
+    assert measured.nll > 0
 
 
 def test_with_room_for_all_cells_it_is_the_full_cache(tiny_model, text):
     model = tiny_model(n_layer=2, n_ctx_train=2048)
     found = []
-    for setting in (oracle_setting(model, budget=1000), oracle_setting(model, policy="full")):
+    for setting in (oracle_setting(model, budget=1000), oracle_setting(model).full_cache):
         with setting.open(600, threads=1) as runtime:
-            found.append(ask_all(runtime, setting, text, [QUESTION], nll=True)[0])
+            found.append(asked(runtime, setting, text, [QUESTION])[0])
     assert found[0].reply == found[1].reply
     assert found[0].nll == pytest.approx(found[1].nll, rel=1e-5)
 
@@ -93,14 +110,14 @@ def test_with_room_for_all_cells_it_is_the_full_cache(tiny_model, text):
 def test_it_chooses_among_quantised_cells(tiny_model, text, kv_type):
     setting = oracle_setting(tiny_model(n_layer=2, n_ctx_train=2048, n_embd=128), kv_type=kv_type)
     with setting.open(600, threads=1) as runtime:
-        (found,) = ask_all(runtime, setting, text, [QUESTION], nll=True)
+        (found,) = asked(runtime, setting, text, [QUESTION])
         assert 0 < found.nll < 50
 
 
 def test_a_text_beyond_the_trained_context_is_refused(tiny_model, text):
     setting = oracle_setting(tiny_model(n_ctx_train=256))
     with setting.open(600, threads=1) as runtime, pytest.raises(edgekv.InputError, match=r"looked at together, .* 256"):
-        ask_all(runtime, setting, text, [QUESTION])
+        asked(runtime, setting, text, [QUESTION], nll=False)
 
 
 def test_of_a_long_question_the_end_is_fed(tiny_model, text):
@@ -110,11 +127,74 @@ def test_of_a_long_question_the_end_is_fed(tiny_model, text):
         tokens = oracle.probe_tokens(runtime, long)
         assert len(tokens) == oracle.PROBE_TOKENS
         assert runtime.text_of(tokens).endswith("sea")
-        ask_all(runtime, setting, text, [long])
+        asked(runtime, setting, text, [long], nll=False)
 
 
 def test_its_configuration_is_what_matters_to_it():
     first, other = (
-        Setting(policy="oracle", focus=focus, n_sink=sinks, recent=sinks) for focus, sinks in (("off", 4), ("turn", 0))
+        oracle.OracleSetting(focus=focus, n_sink=sinks, recent=sinks) for focus, sinks in (("off", 4), ("turn", 0))
     )
-    assert first.as_dict() == other.as_dict() != Setting(policy="oracle", budget=256).as_dict()
+    assert first.as_dict() == other.as_dict() != oracle.OracleSetting(budget=256).as_dict()
+    assert first.canonical == other.canonical == oracle.OracleSetting.of(Setting(archive="1GiB")).canonical
+
+
+KEYS = {0: (0.0, 1.5), 1: (0.0, 1.1), 2: (0.0, 2.9), 3: (1.0, 0.2)}  # by seed: score and nll
+GENERAL = {0: (0.0, 1.0), 1: (1.0, 0.9), 2: (0.0, 1.9)}
+IDEAL = {0: (1.0, 0.4), 1: (1.0, 0.8), 2: (1.0, 0.6), 3: (1.0, 0.1)}
+FULL = {0: (1.0, 0.5), 1: (1.0, 0.7), 2: (0.0, 0.9), 3: (1.0, 0.1)}
+
+
+def found(setting, results):
+    """Return cases of a needle with their results."""
+    cases = [Case(PaperGrid.tasks["needle"], setting, 1000, seed, None, {"depth": None}) for seed in results]
+    return [(case, {"score": score, "nll": nll}) for case, (score, nll) in zip(cases, results.values(), strict=True)]
+
+
+def test_the_distance_to_the_oracle_is_that_of_the_same_texts_and_cells():
+    few = Setting(budget=256)
+    measured = [
+        *found(Setting(policy="full", budget=512), FULL),
+        *found(few, KEYS),
+        *found(Setting(budget=256, focus="general"), GENERAL),
+        *found(oracle.OracleSetting(budget=256), IDEAL),
+    ]
+    made = table(measured)
+    full, keys, general, ideal = made.data
+    assert not any(name in line for name in ("below_oracle", "nll_above_oracle") for line in (full, ideal))
+    assert ideal["nll_above_full"] == pytest.approx(-0.3 / 4)
+    assert keys["below_oracle"] == pytest.approx(3 / 4)
+    assert general["below_oracle"] == pytest.approx(2 / 3)
+    assert keys["nll_above_oracle"] == pytest.approx((1.1 + 0.3 + 2.3 + 0.1) / 4)
+    row = dict(zip(made.headers, made.rows[1], strict=True))
+    assert (row["below oracle"], row["above oracle"]) == ("75%", "+0.95")
+    assert "attention left" not in made.headers
+    for other in (oracle.OracleSetting(budget=512), oracle.OracleSetting(budget=256, block=64)):
+        assert not any("below_oracle" in line for line in table([*found(few, KEYS), *found(other, IDEAL)]).data)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"task": "perplexity", "oracle": True}, "an oracle is possible with needle, ruler, qa"),
+        ({"task": "needle", "oracle": True, "memory": "2GiB"}, "oracle=True with memory=2GiB; it takes the memory of"),
+        (
+            {"task": "needle", "metrics": ("attention-mass",), "memory": "2GiB"},
+            "metric=attention-mass with memory=2GiB; it takes the memory of a full cache",
+        ),
+        (
+            {"task": "needle", "metrics": ("warmth",)},
+            "metric='warmth' is unknown; possible: answer-nll, attention-mass",
+        ),
+        ({"task": "longgen", "metrics": ("answer-nll",)}, "metric=answer-nll with the task longgen"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(fields, message):
+    with pytest.raises(edgekv.ConfigError, match=message):
+        PaperGrid(**fields)
+
+
+def test_an_oracle_reads_once_at_each_budget():
+    grid = PaperGrid(task="needle", policies=("full", "keydiff"), focus=("off", "turn"), budgets=(64, 96), oracle=True)
+    ideal = [setting for setting in grid.settings() if isinstance(setting, oracle.OracleSetting)]
+    assert [setting.budget for setting in ideal] == [64, 96]
+    assert grid.settings()[-2:] == ideal

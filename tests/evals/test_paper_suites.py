@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import pytest
 
+from bench.papers import perturbation
+from bench.papers.grid import PERTURBATION, SUITES, PaperGrid
 from edgekv.evals.case import Case
 from edgekv.evals.setting import Setting
-from edgekv.evals.suite import PAPERS, load_suite, suites
-from edgekv.evals.tasks import perturbation
+from edgekv.evals.suite import load_suite, suites
 from edgekv.policies import parse_policy
+
+PAPERS = ("keydiff", "caote", "ahakv", "criticalkv", "adakv")
+
+
+def of_paper(name, **fields):
+    return load_suite(name, folder=SUITES, kind=PaperGrid, **fields)
 
 
 @pytest.mark.parametrize("paper", PAPERS)
 def test_nothing_is_protected_but_by_the_policy(paper):
-    for grid in load_suite(paper):
+    for grid in of_paper(paper):
         assert (grid.n_sink, grid.recent) == (0, 0)
         for setting in grid.settings():
             assert setting.block == 128
@@ -30,11 +37,12 @@ def test_nothing_is_protected_but_by_the_policy(paper):
 
 
 def test_each_paper_is_a_suite():
-    assert set(PAPERS) <= set(suites())
+    assert suites(SUITES) == sorted((*PAPERS, "policies"))
+    assert {grid.task for grid in of_paper("policies")} == {"perturbation", "longgen"}
 
 
 def test_fewer_texts_are_the_first_ones():
-    whole, first = (load_suite("caote", samples=n) for n in (None, 1))
+    whole, first = (of_paper("caote", samples=n) for n in (None, 1))
     assert [grid.samples for grid in first] == [1] * len(whole)
     assert {case.seed for grid in first for case in grid.cases()} == {0}
 
@@ -54,7 +62,7 @@ def test_how_often_is_evicted_is_part_of_a_result_only_if_given():
 
 def test_perturbation_tells_in_how_many_heads_less_is_lost():
     def case(policy):
-        return Case("perturbation", Setting(policy=policy, budget=64), 256, 0, None, {})
+        return Case(PERTURBATION, Setting(policy=policy, budget=64), 256, 0, None, {})
 
     found = {
         "snapkv": {"layers": [0.2, 0.4], "heads": [[0.1, 0.3], [0.4, 0.4]]},
@@ -71,7 +79,7 @@ def test_layers_may_have_different_numbers_of_heads(tmp_path):
     settings = [Setting(policy=policy, budget=64) for policy in ("snapkv", "tova")]
     heads = [[[0.1], [0.4, 0.4, 0.4]], [[0.05], [0.3, 0.5, 0.5]]]
     measured = [
-        (Case("perturbation", setting, 256, seed, None, {}), {"layers": [0.2, 0.4], "heads": losses})
+        (Case(PERTURBATION, setting, 256, seed, None, {}), {"layers": [0.2, 0.4], "heads": losses})
         for setting, losses in zip(settings, heads, strict=True)
         for seed in (0, 1)
     ]

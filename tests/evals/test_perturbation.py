@@ -10,10 +10,11 @@ from reference_quant import stored_key, stored_value
 from reference_transformer import ReferenceModel, attention, rms_norm
 
 import edgekv
+from bench.papers.full_read import FullRead
+from bench.papers.grid import PaperGrid
+from bench.papers.output_perturbation import N_QUERIES, capture_setting, kept_cells, perturbation, read_full
 from edgekv.errors import BudgetError, ConfigError, InputError
-from edgekv.evals.full_read import FullRead
-from edgekv.evals.grid import Grid, in_process, measure, run
-from edgekv.evals.output_perturbation import N_QUERIES, capture_setting, kept_cells, perturbation, read_full
+from edgekv.evals.grid import in_process, measure, run
 from edgekv.evals.results import Results
 from edgekv.evals.setting import OpenRuntime, Setting
 from edgekv.policies import POLICIES, parse_policy
@@ -155,7 +156,7 @@ def test_a_text_is_read_once_for_all_policies_and_budgets(path, monkeypatch, tmp
     read = []
     monkeypatch.setattr(FullRead, "__init__", _noting(FullRead.__init__, read))
     fields = {"task": "perturbation", "model": path, "blocks": (BLOCK,), "lengths": (N_CELLS + BLOCK,), "samples": 2}
-    cases = Grid(**fields, policies=policies, budgets=budgets).cases()
+    cases = PaperGrid(**fields, policies=policies, budgets=budgets).cases()
     with Results(tmp_path / "results.jsonl") as results:
         list(run(cases, results, functools.partial(in_process, threads=1)))
         assert len(read) == 2
@@ -177,6 +178,6 @@ def _noting(init, read):
 def test_a_model_without_attention_is_refused(tmp_path):
     path = str(make_family(tmp_path / "mamba.gguf", "mamba2"))
     shape = {"blocks": (32,), "lengths": (96,), "samples": 1}
-    (case,) = Grid(task="perturbation", model=path, policies=("keydiff",), **shape).cases()
+    (case,) = PaperGrid(task="perturbation", model=path, policies=("keydiff",), **shape).cases()
     with OpenRuntime(threads=1) as runtimes:
         assert "'mamba2' has no attention to measure" in measure(case, runtimes)["refused"]

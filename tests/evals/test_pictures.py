@@ -5,6 +5,7 @@ from __future__ import annotations
 import matplotlib
 import pytest
 
+from bench.papers.perturbation import head_map
 from edgekv.evals import pictures
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -16,7 +17,7 @@ def needle(path, x):
 
 
 def heads(path, x):
-    pictures.head_map(path, [[0.1, x], [0.3, 0.2]], title="keydiff", label="lost")
+    head_map(path, [[0.1, x], [0.3, 0.2]], title="keydiff", label="lost")
 
 
 def budgets(path, x):

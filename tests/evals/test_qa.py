@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import edgekv
+from bench.papers.grid import PaperGrid
 from edgekv.evals import qa
 from edgekv.evals.grid import Grid, in_process, run
 from edgekv.evals.qa import OpenQuestion, read_items
 from edgekv.evals.results import Results
 from edgekv.evals.suite import load_suite
-from edgekv.evals.tasks import TASKS
 
 OWN = Path(__file__).parents[2] / "examples" / "questions.jsonl"
 GOOD = {
@@ -127,7 +127,7 @@ def measured(tiny_model, tmp_path):
 
     def measured(**fields):
         fields = {"policies": ("full", "keydiff"), "budgets": (64,), "blocks": (32,), "recent": 8} | fields
-        cases = Grid(task="qa", model=model, **fields).cases()
+        cases = PaperGrid(task="qa", model=model, **fields).cases()
         with Results(tmp_path / "results.jsonl") as results:
             list(run(cases, results, functools.partial(in_process, threads=1)))
             return [(case, results.get(case.config())) for case in cases]
@@ -141,7 +141,7 @@ def test_every_question_of_a_file_is_a_text(measured, data, tmp_path):
     assert [(case.setting.policy, case.seed) for case, _ in found] == [
         (policy, seed) for policy in ("full", "keydiff", "oracle") for seed in range(3)
     ]
-    table = TASKS["qa"].table(found, None)
+    table = PaperGrid.tasks["qa"].table(found, None)
     assert [line["n"] for line in table.data] == [3, 3, 3]
     assert {"F1", "below oracle", "nll", "above full", "above oracle"} <= set(table.headers)
     assert "as given" in table.rows[0]
@@ -156,9 +156,7 @@ def test_every_question_of_a_file_is_a_text(measured, data, tmp_path):
 def test_a_ceiling_goes_with_questions_of_ones_own(measured, data):
     path = data(GOOD)
     here, under = (
-        measured(
-            data=path, memory=memory, metrics=("answer-nll",), oracle=True, policies=("keydiff",), focus=("question",)
-        )
+        measured(data=path, memory=memory, metrics=("answer-nll",), policies=("keydiff",), focus=("question",))
         for memory in (None, "2GiB")
     )
     for (_, known), (_, found) in zip(here, under, strict=True):
@@ -166,8 +164,8 @@ def test_a_ceiling_goes_with_questions_of_ones_own(measured, data):
         assert found == known
 
 
-def test_a_ceiling_that_does_not_hold_the_text_refuses_the_oracle(measured, data):
-    ((_, found),) = measured(data=data(GOOD), memory="1MiB", policies=(), oracle=True)
+def test_a_ceiling_that_does_not_hold_the_text_is_told(measured, data):
+    ((_, found),) = measured(data=data(GOOD), memory="1MiB", policies=("full",))
     assert "memory=1.0 MiB" in found["refused"]
 
 
@@ -178,16 +176,9 @@ def test_a_ceiling_that_does_not_hold_the_text_refuses_the_oracle(measured, data
         ({"task": "qa", "data": OWN, "lengths": (100,)}, "lengths=.* with the task qa"),
         ({"task": "qa", "data": OWN, "book": OWN}, "book=.* with the task qa"),
         ({"task": "needle", "data": OWN}, "data=.* with the task needle, which makes its texts"),
-        ({"task": "perplexity", "oracle": True}, "an oracle is possible with needle, ruler, qa"),
-        ({"task": "longgen", "metrics": ("answer-nll",)}, "metric=answer-nll with the task longgen"),
-        (
-            {"task": "needle", "metrics": ("warmth",)},
-            "metric='warmth' is unknown; possible: answer-nll, attention-mass",
-        ),
-        (
-            {"task": "needle", "metrics": ("attention-mass",), "memory": "2GiB"},
-            "metric=attention-mass with memory=2GiB; it needs a full cache",
-        ),
+        ({"task": "perplexity", "memory": "2GiB"}, "a ceiling is possible with needle, ruler, qa"),
+        ({"task": "perplexity", "metrics": ("answer-nll",)}, "metric=answer-nll with the task perplexity"),
+        ({"task": "needle", "metrics": ("warmth",)}, "metric='warmth' is unknown; possible: answer-nll"),
     ],
 )
 def test_what_does_not_go_together_is_refused(fields, message):
@@ -197,11 +188,9 @@ def test_what_does_not_go_together_is_refused(fields, message):
 
 def test_a_suite_may_have_data_beside_a_book(tmp_path):
     suite = tmp_path / "suite.toml"
-    suite.write_text(
-        f'[[grid]]\ntask = "qa"\ndata = "{OWN}"\noracle = true\nmetrics = ["answer-nll"]\n[[grid]]\ntask = "ruler"'
-    )
+    suite.write_text(f'[[grid]]\ntask = "qa"\ndata = "{OWN}"\nmetrics = ["answer-nll"]\n[[grid]]\ntask = "ruler"')
     own, other = load_suite(str(suite), book=OWN)
-    assert (own.data, own.book, own.oracle, own.metrics) == (OWN, None, True, ("answer-nll",))
+    assert (own.data, own.book, own.metrics) == (OWN, None, ("answer-nll",))
     assert (other.data, other.book) == (None, OWN)
     assert len({case.seed for case in own.cases()}) == 32
 

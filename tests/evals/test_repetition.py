@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgekv.evals.long_generation import longest_repeat, repetition
+from bench.papers.long_generation import longest_repeat, repetition
 
 
 def test_a_loop():

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 import edgekv
-from edgekv.evals.attention_mass import attention_masses
+from bench.papers.asking import looking
+from bench.papers.attention_mass import attention_masses
+from bench.papers.oracle import OracleSetting
 from edgekv.evals.document import Question
 from edgekv.evals.question_protocol import ask_all
 from edgekv.evals.setting import Setting
@@ -22,10 +24,12 @@ def test_answers_have_a_likelihood_under_full_few_and_chosen_cells(family_model,
     text.write_text("The sea was blue, and nobody came. The old house stood empty that year. " * 3)
     found = {}
     for policy in ("full", "snapkv", "oracle"):
-        setting = Setting(model=str(family_model(name)), policy=policy, budget=64, block=32, recent=8)
+        kind = OracleSetting if policy == "oracle" else Setting
+        setting = kind(model=str(family_model(name)), policy=policy, budget=64, block=32, recent=8)
         with setting.open(300, threads=1) as runtime:
+            look = looking(runtime, setting) if policy == "oracle" else None
             n_layer = runtime.block_loop.cache.shape.n_layer
-            first, again = (ask_all(runtime, setting, text, QUESTIONS, nll=True) for _ in range(2))
+            first, again = (ask_all(runtime, setting, text, QUESTIONS, nll=True, look=look) for _ in range(2))
         assert first == again
         found[policy] = [each.nll for each in first]
         assert all(nll > 0 for nll in found[policy])

@@ -15,9 +15,9 @@ from test_ragged import tokens_of
 from unsupported_models import make_zeros
 
 import edgekv
+from bench.papers.captures import check_base
 from edgekv.binding.cache import Cache
 from edgekv.binding.policy import cache_params
-from edgekv.evals.captures import check_base
 from edgekv.policies import parse_policy
 from edgekv.policies.export import export_policy
 from edgekv.scoring import score

@@ -32,12 +32,7 @@ NAMES = [
     "edgekv.config",
     "edgekv.devices.devices",
     "edgekv.evals.grid.Grid",
-    "edgekv.evals.long_generation.PROMPTS",
-    "edgekv.evals.long_generation.SAMPLED",
-    "edgekv.evals.long_generation.long_generation",
     "edgekv.evals.needle",
-    "edgekv.evals.output_perturbation.capture_setting",
-    "edgekv.evals.output_perturbation.perturbation",
     "edgekv.evals.perplexity_gap",
     "edgekv.evals.prose",
     "edgekv.evals.ruler",
@@ -122,7 +117,10 @@ def test_graphs_are_exported_by_the_documented_command(tmp_path):
 
 FOLDERS = ("edgekv", "cli", "models", "native", "tests", "bench", "scripts", "examples")
 PLACEHOLDERS = ("NAME", "NNNN")
-PAGES = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "native/README.md")]
+PAGES = [
+    ROOT / name
+    for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "native/README.md", "bench/papers/README.md")
+]
 PAGES += [
     page for page in sorted((ROOT / "docs").rglob("*.md")) if page.parent.name != "results"
 ]  # those are about earlier commits

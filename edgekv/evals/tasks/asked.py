@@ -1,34 +1,25 @@
-"""Results of tasks that ask: scores with intervals, compared on the same texts with others and with an oracle."""
+"""Results of tasks that ask: scores with intervals, compared on the same texts with others and with a full cache."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from edgekv.evals.case import Case
+from edgekv.evals.case import Case, Measured
 from edgekv.evals.isolated_run import HEADERS as STATS_HEADERS
 from edgekv.evals.isolated_run import RunStats
-from edgekv.evals.setting import FULL, ORACLE, Setting
+from edgekv.evals.measured import setting_cells, valid_results
+from edgekv.evals.setting import Setting
 from edgekv.evals.statistics import Gap, Interval, gap, interval, paired_p_value
-from edgekv.evals.table import SETTING_HEADERS, Measured, Table, setting_cells, valid_results
+from edgekv.evals.table import SETTING_HEADERS, Table
 
 Params = tuple[tuple[str, Any], ...]
 Key = tuple[str, Setting, int, Params]
 Texts = Mapping[int, Mapping[str, Any]]  # results by seed
 
-FURTHER = (
-    "F1",
-    "below oracle",
-    "attention left",
-    "nll",
-    "above full",
-    "its 95 %",
-    "p of nll",
-    "above oracle",
-    *STATS_HEADERS,
-)
+FURTHER = ("F1", "nll", "above full", "its 95 %", "p of nll", *STATS_HEADERS)
 
 
 @dataclass(frozen=True)
@@ -37,20 +28,18 @@ class Likelihood:
 
     above_full: the mean above that of the full cache on the same texts; None = the full cache was not measured
     p_value: of a paired comparison with the baseline; None = it is the baseline, or there is none
-    above_oracle: the mean above that of the oracle's cells; None = the oracle was not measured
     """
 
     mean: float
     above_full: Gap | None
     p_value: float | None
-    above_oracle: float | None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         above = {} if self.above_full is None else asdict(self.above_full)
         found = {"nll": self.mean, "nll_above_full": above.get("mean")}
         found |= {f"nll_above_full_{bound}": above.get(bound) for bound in ("low", "high")}
-        return found | {"nll_p_value": self.p_value, "nll_above_oracle": self.above_oracle}
+        return found | {"nll_p_value": self.p_value}
 
 
 @dataclass(frozen=True)
@@ -58,9 +47,7 @@ class Line:
     """Figures of the samples of one configuration.
 
     p_value: of a paired comparison with the baseline on the same samples; None = it is the baseline, or there is none
-    below_oracle: how much more the oracle scores on the same samples, at as many cells; None = there is no oracle
-    f1, mass, likelihood: None = not measured; mass is the share of the attention of questions and answers that is
-        left, the mean over texts
+    f1, likelihood: None = not measured
     stats: speed and memory of reading, if each text was read in a process of its own
     """
 
@@ -70,9 +57,7 @@ class Line:
     params: Mapping[str, Any]
     score: Interval
     p_value: float | None
-    below_oracle: float | None = None
     f1: float | None = None
-    mass: float | None = None
     likelihood: Likelihood | None = None
     stats: RunStats | None = None
 
@@ -80,8 +65,7 @@ class Line:
         """Plain values, for JSON."""
         score = {"mean": self.score.mean, "low": self.score.low, "high": self.score.high, "n": self.score.n}
         where = {"task": self.task, **self.setting.as_dict(), "length": self.length, **self.params}
-        further = {"below_oracle": self.below_oracle, "f1": self.f1, "mass": self.mass}
-        told = {name: value for name, value in further.items() if value is not None}
+        told = {} if self.f1 is None else {"f1": self.f1}
         nll = {} if self.likelihood is None else self.likelihood.as_dict()
         stats = {} if self.stats is None else asdict(self.stats)
         return where | score | {"p_value": self.p_value} | told | nll | stats
@@ -93,23 +77,28 @@ def lines(measured: Measured, baseline: str | None = None) -> list[Line]:
     baseline: the `name` of the setting that others are compared with, all else alike; None = the first that evicts.
     Raises ConfigError without the extra "eval".
     """
-    found: dict[Key, dict[int, Mapping[str, Any]]] = defaultdict(dict)
-    for case, result in valid_results(measured):
-        found[case.task, case.setting, case.length, _params(case)][case.seed] = result
+    found = texts_by_line(measured)
     if baseline is None:
         baseline = next((setting.name for _, setting, _, _ in found if not setting.is_full), "")
     bases = {(key[0], key[1].common, *key[2:]): texts for key, texts in found.items() if key[1].name == baseline}
-    ideals = {_under(key, key[1].policy): texts for key, texts in found.items() if key[1].holds_text}
+    fulls = {_under_full_cache(key): texts for key, texts in found.items() if key[1].is_full}
     return [
         _line(
             key,
             texts,
             base=None if key[1].is_full else bases.get((key[0], key[1].common, *key[2:])),
-            full=None if key[1].is_full else ideals.get(_under(key, FULL)),
-            oracle=None if key[1].holds_text else ideals.get(_under(key, ORACLE)),
+            full=None if key[1].is_full else fulls.get(_under_full_cache(key)),
         )
         for key, texts in found.items()
     ]
+
+
+def texts_by_line(measured: Measured) -> dict[Key, Texts]:
+    """Return the results of each configuration, in the order in which they come; refused ones are left out."""
+    found: dict[Key, dict[int, Mapping[str, Any]]] = defaultdict(dict)
+    for case, result in valid_results(measured):
+        found[case.task.name, case.setting, case.length, _params(case)][case.seed] = result
+    return dict(found)
 
 
 def _params(case: Case) -> Params:
@@ -117,16 +106,15 @@ def _params(case: Case) -> Params:
     return tuple({**case.params, **data}.items())
 
 
-def _under(key: Key, policy: str) -> Hashable:
-    """Return the key of the same texts, read under a policy that holds them whole."""
+def _under_full_cache(key: Key) -> Key:
+    """Return the key of the same texts, read under a full cache."""
     task, setting, length, params = key
-    return task, replace(setting, policy=policy).canonical, length, params
+    return task, setting.full_cache, length, params
 
 
-def _line(key: Key, texts: Texts, base: Texts | None, full: Texts | None, oracle: Texts | None) -> Line:
+def _line(key: Key, texts: Texts, base: Texts | None, full: Texts | None) -> Line:
     stats = [result["alone"] for result in texts.values() if "alone" in result]
     task, setting, length, params = key
-    lead = _gap(oracle, texts, "score")
     return Line(
         task,
         setting,
@@ -134,23 +122,21 @@ def _line(key: Key, texts: Texts, base: Texts | None, full: Texts | None, oracle
         dict(params),
         interval(list(_values(texts, "score").values())),
         _p_value(texts, base, "score"),
-        below_oracle=None if lead is None else lead.mean,
-        f1=_mean_of(texts, "f1"),
-        mass=_mean_of(texts, "mass"),
-        likelihood=_likelihood(texts, base, full, oracle),
+        f1=mean_of(texts, "f1"),
+        likelihood=_likelihood(texts, base, full),
         stats=RunStats.of(stats) if stats else None,
     )
 
 
-def _likelihood(texts: Texts, base: Texts | None, full: Texts | None, oracle: Texts | None) -> Likelihood | None:
-    mean, lost = _mean_of(texts, "nll"), _gap(texts, oracle, "nll")
+def _likelihood(texts: Texts, base: Texts | None, full: Texts | None) -> Likelihood | None:
+    mean = mean_of(texts, "nll")
     if mean is None:
         return None
-    above_oracle = None if lost is None else lost.mean
-    return Likelihood(mean, _gap(texts, full, "nll"), _p_value(texts, base, "nll"), above_oracle)
+    return Likelihood(mean, paired_gap(texts, full, "nll"), _p_value(texts, base, "nll"))
 
 
-def _mean_of(texts: Texts, name: str) -> float | None:
+def mean_of(texts: Texts, name: str) -> float | None:
+    """Return the mean of a figure over the texts that have it; None = none has it."""
     values = _values(texts, name).values()
     return sum(values) / len(values) if values else None
 
@@ -166,7 +152,8 @@ def _pairs(first: Texts | None, second: Texts | None, name: str) -> tuple[list[f
     return ([one[seed] for seed in seeds], [other[seed] for seed in seeds]) if seeds else None
 
 
-def _gap(first: Texts | None, second: Texts | None, name: str) -> Gap | None:
+def paired_gap(first: Texts | None, second: Texts | None, name: str) -> Gap | None:
+    """Return how much larger a figure is in the first, over the texts that both read; None = there are none."""
     pairs = _pairs(first, second, name)
     return None if pairs is None else gap(*pairs)
 
@@ -179,8 +166,8 @@ def _p_value(texts: Texts, base: Texts | None, name: str) -> float | None:
 def table(measured: Measured, baseline: str | None = None) -> Table:
     """Return a row for each configuration: the mean score, its 95 % interval, texts, and the p-value.
 
-    Then F1, the distance to the oracle, the likelihood of the right answers, and speed and memory for texts that were
-    read in processes of their own; each only if it was measured.
+    Then F1, the likelihood of the right answers, and speed and memory for texts that were read in processes of their
+    own; each only if it was measured.
     """
     found = lines(measured, baseline)
     names = list(dict.fromkeys(name for line in found for name in line.params))
@@ -208,10 +195,6 @@ def _further(line: Line) -> dict[str, str]:
     cells = {}
     if line.f1 is not None:
         cells["F1"] = f"{line.f1:.0%}"
-    if line.below_oracle is not None:
-        cells["below oracle"] = f"{line.below_oracle:.0%}"
-    if line.mass is not None:
-        cells["attention left"] = f"{line.mass:.1%}"
     if line.likelihood is not None:
         cells |= _likelihood_cells(line.likelihood)
     return cells if line.stats is None else cells | dict(zip(STATS_HEADERS, line.stats.cells(), strict=True))
@@ -225,6 +208,4 @@ def _likelihood_cells(found: Likelihood) -> dict[str, str]:
             cells["its 95 %"] = f"{found.above_full.low:+.2f} to {found.above_full.high:+.2f}"
     if found.p_value is not None:
         cells["p of nll"] = f"{found.p_value:.3f}"
-    if found.above_oracle is not None:
-        cells["above oracle"] = f"{found.above_oracle:+.2f}"
     return cells

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from edgekv.evals import pictures
+from edgekv.evals.case import Measured
+from edgekv.evals.measured import labels
 from edgekv.evals.setting import AS_GIVEN
 from edgekv.evals.statistics import Interval
-from edgekv.evals.table import Measured, labels
 
 from .asked import Line, lines
 

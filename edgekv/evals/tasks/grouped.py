@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from edgekv.evals import pictures
+from edgekv.evals.case import Measured
+from edgekv.evals.measured import labels, valid_results
 from edgekv.evals.setting import Setting
-from edgekv.evals.table import Measured, labels, valid_results
 
 Where = tuple[Setting, int]  # a setting, and the length of the text
 

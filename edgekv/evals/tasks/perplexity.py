@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from edgekv.evals import perplexity_gap
-from edgekv.evals.case import Case
-from edgekv.evals.setting import FULL, OpenRuntime
-from edgekv.evals.table import SETTING_HEADERS, Measured, Table, setting_cells
+from edgekv.evals.case import Case, Measured
+from edgekv.evals.measured import setting_cells
+from edgekv.evals.setting import OpenRuntime
+from edgekv.evals.table import SETTING_HEADERS, Table
 from edgekv.evals.tokens import prompt_tokens
 
 from .grouped import Where, by_setting, draw_bars
@@ -47,7 +47,7 @@ def _gaps(measured: Measured) -> list[Gap]:
     full = {(setting.canonical, length): results for (setting, length), results in found.items() if setting.is_full}
     gaps = []
     for (setting, length), results in found.items():
-        base = full.get((replace(setting, policy=FULL).canonical, length), {})
+        base = full.get((setting.full_cache, length), {})
         seeds = sorted(results.keys() & base.keys())
         if seeds:
             gap: dict[str, Any] = perplexity_gap.gap([results[seed] for seed in seeds], [base[seed] for seed in seeds])

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import edgekv
 from edgekv.binding.cache import Cache
 from edgekv.binding.model import Context, Model, layout_for
 from edgekv.engine.block_loop import BlockLoop
+from edgekv.evals.setting import Setting
 from edgekv.planning.estimate import cache_params_of
-
-from .setting import FULL, OFF, Setting
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ def full_cache(runtime: edgekv.Runtime, setting: Setting, n_tokens: int) -> Iter
     runtime's plan does not count. Raises NativeError if there is no memory for it.
     """
     if not setting.holds_text:
-        setting = replace(setting, policy=FULL, focus=OFF)
+        setting = setting.full_cache
     options = setting.options(n_tokens, threads=runtime.options.threads, gpu_layers=runtime.options.gpu_layers)
     assert options.budget is not None
     model = runtime.model

@@ -10,14 +10,14 @@ from typing import Any
 import edgekv
 from edgekv.binding.structs import HEAD_LIMIT
 from edgekv.errors import ConfigError
+from edgekv.evals.setting import Setting
+from edgekv.evals.tokens import begin
 from edgekv.policies import Head, Policy, parse_policy
 from edgekv.policies.selection import Protection
 
 from .captures import check_base
 from .full_read import N_QUERIES, FullRead
 from .outputs import Cells
-from .setting import Setting
-from .tokens import begin
 
 
 def capture_setting(n_tokens: int, *, model: str | None = None, block: int = 128) -> Setting:

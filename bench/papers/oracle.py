@@ -6,15 +6,44 @@ its query heads and over them, so no other choice of as many cells a head keeps 
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
+from typing import Any
+
 import edgekv
 from edgekv.errors import InputError
+from edgekv.evals.answer_likelihood import answer_tokens
+from edgekv.evals.document import Question
+from edgekv.evals.setting import Setting
 from edgekv.prompt.turns import Turns
-
-from .answer_likelihood import answer_tokens
-from .document import Question
 
 PROBE_TOKENS = 256  # tokens of a question with its answer, at most: the last ones
 POLICY = f"snapkv(window={PROBE_TOKENS}, kernel=1)"  # the mean of their attention as it is
+
+
+@dataclass(frozen=True, kw_only=True)
+class OracleSetting(Setting):
+    """A setting whose text is read with nothing evicted; then `choose` leaves `budget` cells of each head."""
+
+    policy: str = "oracle"
+
+    @classmethod
+    def of(cls, setting: Setting) -> OracleSetting:
+        """Return the setting of an oracle with as many cells, which reads the same."""
+        return cls(**asdict(setting) | {"policy": cls.policy})
+
+    @property
+    def holds_text(self) -> bool:
+        """True: nothing is evicted while a text is read."""
+        return True
+
+    def values(self, n_tokens: int) -> dict[str, Any]:
+        """Return the options of a runtime for a text of n_tokens, by name; a probe holds question and answer."""
+        probe = {"focus": True, "focus_policy": POLICY, "probe_tokens": PROBE_TOKENS}
+        return super().values(n_tokens) | probe
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, for keys and JSON: those that a full cache has, and the budget."""
+        return super().as_dict() | {"budget": self.budget}
 
 
 def probe_tokens(runtime: edgekv.Runtime, question: Question) -> list[int]:
@@ -28,7 +57,7 @@ def probe_tokens(runtime: edgekv.Runtime, question: Question) -> list[int]:
 def choose(runtime: edgekv.Runtime, question: Question, budget: int) -> None:
     """Leave the best `budget` cells of each head of a text that was just read with nothing evicted.
 
-    runtime: of a `Setting` whose policy is the oracle. Raises InputError for a text beyond the trained context, if
+    runtime: of an `OracleSetting`. Raises InputError for a text beyond the trained context, if
     attention means nothing.
     """
     tokens, cache = probe_tokens(runtime, question), runtime.block_loop.cache

@@ -10,14 +10,17 @@ from typing import Any
 import numpy as np
 
 from edgekv.errors import ConfigError
-from edgekv.evals import output_perturbation, pictures
-from edgekv.evals.case import Case
-from edgekv.evals.full_read import FullRead
+from edgekv.evals import pictures
+from edgekv.evals.case import Case, Measured
+from edgekv.evals.measured import setting_cells
 from edgekv.evals.setting import OpenRuntime, Setting
-from edgekv.evals.table import SETTING_HEADERS, Measured, Table, setting_cells
+from edgekv.evals.table import SETTING_HEADERS, Table
+from edgekv.evals.tasks.grouped import Where, by_setting
 from edgekv.evals.tokens import prompt_tokens
 
-from .grouped import Where, by_setting
+from . import output_perturbation
+from .full_read import FullRead
+from .texts import of_text
 
 HEADERS = (
     *SETTING_HEADERS,
@@ -27,6 +30,8 @@ HEADERS = (
     "heads that lose less",
     "texts",
 )
+
+COLOURS = "magma_r"  # readable in grey too
 
 
 def text(case: Case) -> Hashable:
@@ -41,7 +46,7 @@ def measure(case: Case, runtimes: OpenRuntime) -> dict[str, Any]:
     """
     if case.setting.is_full:
         raise ConfigError("perturbation compares with the full cache by itself; name policies that evict")
-    whole = runtimes.text(text(case), lambda: _read(case, runtimes))
+    whole = of_text(runtimes, text(case), lambda: _read(case, runtimes))
     found = output_perturbation.losses(whole, case.setting.policy, [case.setting.budget])
     return {"n_cells": found["n_cells"], "heads": found["heads"][0], "layers": found["layers"][0]}
 
@@ -93,8 +98,17 @@ def draw(measured: Measured, folder: Path) -> list[Path]:
     for number, ((setting, _), (losses, _)) in enumerate(found.items(), 1):
         drawn.append(folder / f"perturbation-{number}.png")
         title = f"{setting.name}, {setting.budget} cells"
-        pictures.head_map(drawn[-1], losses.tolist(), title=title, label="share of the output", most=most)
+        head_map(drawn[-1], losses.tolist(), title=title, label="share of the output", most=most)
     return drawn
+
+
+def head_map(path: Path, losses: pictures.Grid, *, title: str, label: str, most: float | None = None) -> None:
+    """Draw losses by layer and head, (n_layer, n_head_kv); `most` is the end of the scale, None = the largest."""
+    size = (2.5 + 0.35 * len(losses[0]), 1.8 + 0.16 * len(losses))
+    with pictures.drawn_axes(path, title, "KV head", "layer", size) as axes:
+        pictures.draw_grid(axes, losses, COLOURS, most, label)
+        axes.set_xticks(range(len(losses[0])))
+        axes.yaxis.get_major_locator().set_params(integer=True)
 
 
 def _means(measured: Measured, what: str) -> dict[Where, tuple[np.ndarray, int]]:

@@ -11,15 +11,15 @@ import numpy.typing as npt
 
 import edgekv
 from edgekv.binding.cache import Cache
+from edgekv.evals.document import Question
+from edgekv.evals.setting import Setting
 from edgekv.policies import Head
 from edgekv.policies.attention import window_attention
 from edgekv.prompt.turns import Turns
 
 from . import oracle
 from .captures import check_attention, stored_rows
-from .document import Question
 from .full_cache import full_cache
-from .setting import OFF, ORACLE, Setting
 
 Masses = list[list[npt.NDArray[np.float32]]]  # [layer][KV head]: (n_tokens,) by position, with the sum 1
 
@@ -38,7 +38,7 @@ def attention_masses(
     tokens = list(Turns(runtime.model, None).beginning([text]).tokens())
     asked = [oracle.probe_tokens(runtime, question) for question in questions]
     oracle.check_length(runtime, len(tokens) + max(map(len, asked)))
-    with full_cache(runtime, replace(setting, policy=ORACLE, focus=OFF, kv_type="f16"), len(tokens)) as full:
+    with full_cache(runtime, replace(oracle.OracleSetting.of(setting), kv_type="f16"), len(tokens)) as full:
         full.block_loop.read(tokens, lambda _: True, want_logits=False)
         return [_masses(full.block_loop.cache, probe) for probe in asked]
 

@@ -10,11 +10,11 @@ import numpy as np
 
 import edgekv
 from edgekv.errors import ConfigError
+from edgekv.evals.setting import OpenRuntime, Setting
+from edgekv.evals.tokens import begin, log_losses, prompt_tokens
 from edgekv.generation.sampler import GREEDY, Sampler, Sampling
 
 from .full_cache import full_cache
-from .setting import OpenRuntime, Setting
-from .tokens import begin, log_losses, prompt_tokens
 
 NGRAMS = (1, 2, 3, 4)
 REPEATED = 4  # tokens of the n-grams that are counted as repeated

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from edgekv.evals.case import Case
-from edgekv.evals.long_generation import PROMPTS, long_generation
+from edgekv.evals.case import Case, Measured
+from edgekv.evals.measured import setting_cells
 from edgekv.evals.setting import OpenRuntime
-from edgekv.evals.table import SETTING_HEADERS, Measured, Table, setting_cells
+from edgekv.evals.table import SETTING_HEADERS, Table
+from edgekv.evals.tasks.grouped import by_setting, draw_bars
 from edgekv.generation.sampler import Sampling
 
-from .grouped import by_setting, draw_bars
+from .long_generation import PROMPTS, long_generation
 
 HEADERS = (
     *SETTING_HEADERS,
