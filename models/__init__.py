@@ -1,7 +1,6 @@
 """Names and headers of model files; weights are never read.
 
-The makers of synthetic models are imported by their own names, because they need the `gguf` package:
-`edgekv.testing.models.tiny` and `edgekv.testing.models.shapes`.
+The makers of synthetic models are `edgekv.testing.models.tiny` and `edgekv.testing.models.shapes`, in a checkout.
 """
 
 from __future__ import annotations

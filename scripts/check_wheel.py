@@ -1,11 +1,11 @@
-"""Ask README's question with an installed wheel and the default model, and check the answer and the memory peak.
+"""Check what an installed wheel holds, and its answer to README's question with the default model, and the memory peak.
 
     python scripts/check_wheel.py
 
 Run it by the Python of the environment that has the wheel with its extra smollm2. It works in an empty folder, so it
 tests what is installed and not a checkout. EDGEKV_INSTRUCTIONS chooses a set of instructions, as ever. The peak is that
 of the whole process, as edgekv reports it and, on Linux and macOS, as the kernel counted it. Exits with 1 and one line
-if the answer is wrong or a peak is above the ceiling.
+if the wheel has a file of tests or benches, the answer is wrong, or a peak is above the ceiling.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
+from importlib.metadata import files
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +25,20 @@ QUESTION = "What is the road to the City of Emeralds paved with?"
 ANSWER = "yellow brick"
 LIMIT_S = 3600  # against hanging; without AVX2, and on emulated processors, reading takes minutes
 
+OF_CHECKOUT = ("bench", "papers", "research", "tests")  # folders that only a checkout has
+OF_TESTS = {Path("edgekv/testing", name) for name in ("limited_group.py", "models", "programs.py", "server_process.py")}
+
 
 class WheelError(Exception):
     """The wheel does not do what README shows; the message says what it did."""
+
+
+def check_files(names: Iterable[str]) -> None:
+    """Check the names of the files of an installed wheel. Raises WheelError for one that a wheel must not have."""
+    for name in names:
+        path = Path(name)
+        if set(path.parent.parts) & set(OF_CHECKOUT) or {path, *path.parents} & OF_TESTS:
+            raise WheelError(f"the wheel has {name}, which is for the project's own tests or benches")
 
 
 def ask(folder: str) -> dict[str, Any]:
@@ -83,6 +96,7 @@ def check(answer: dict[str, Any], counted_bytes: int) -> str:
 def main() -> int:
     with tempfile.TemporaryDirectory(prefix="edgekv-wheel-") as folder:
         try:
+            check_files(str(path) for path in files("edgekv") or ())
             print(check(ask(folder), counted_peak_bytes()))
         except WheelError as error:
             print(f"check_wheel.py: {error}", file=sys.stderr)

@@ -34,14 +34,14 @@ def stored_rows(cache: Cache, layer: int, g: int, *, values: bool) -> npt.NDArra
 def output_projections(runtime: edgekv.Runtime) -> list[Projection]:
     """W_O of every layer with attention, from the model's file.
 
-    Raises ConfigError without the extra "eval", and for a model without attention, or whose attention is not the plain
+    Raises ConfigError without the extra "make", and for a model without attention, or whose attention is not the plain
     one that is recomputed here: with sliding windows, softcapping, sinks or latents.
     """
     if not runtime.block_loop.cache.shape.n_layer:
         architecture = runtime.model.header.architecture
         raise ConfigError(f"{architecture!r} has no attention to measure; choose a model with attention")
     check_attention(runtime)
-    reader, dequantize = needed("gguf", "eval").GGUFReader(runtime.model.path), needed("gguf.quants", "eval").dequantize
+    reader, dequantize = needed("gguf", "make").GGUFReader(runtime.model.path), needed("gguf.quants", "make").dequantize
     kv_heads, head_dim_v = runtime.model.header.kv_heads, runtime.block_loop.cache.shape.head_dim_v
     found = {}
     for tensor in reader.tensors:

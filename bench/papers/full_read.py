@@ -30,7 +30,7 @@ class FullRead:
     options: options of the runtime
 
     The runtime, of `output_perturbation.capture_setting`, is empty and has room for the whole text. Once the text is
-    read, it is no longer needed. Raises ConfigError for cells that are not plain f16, and without the extra "eval".
+    read, it is no longer needed. Raises ConfigError for cells that are not plain f16, and without the extra "make".
     """
 
     def __init__(self, runtime: edgekv.Runtime, tokens: Sequence[int]) -> None:
