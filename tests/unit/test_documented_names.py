@@ -134,6 +134,17 @@ def test_files_that_a_page_names_are_there(page):
     assert not missing
 
 
+def test_programs_that_results_name_are_there_or_told_to_be_gone():
+    text = (ROOT / "bench" / "RESULTS.md").read_text(encoding="utf-8")
+    _, _, section = text.partition("## Programs that are gone")
+    gone = set(re.findall(r"`(\w+\.py)`", section.partition("## ")[0]))
+    named = set(re.findall(r"\b((?:bench|research|scripts|tests)/[\w/]+\.(?:py|sh))\b", text))
+    assert {name for name in named if not (ROOT / name).exists()} == {
+        name for name in named if name.rpartition("/")[2] in gone
+    }
+    assert {name.rpartition("/")[2] for name in named} >= gone
+
+
 @pytest.mark.parametrize("package", ["edgekv", "cli", "models"])
 def test_modules_that_a_package_lists_are_there(package):
     for file in sorted((ROOT / package).rglob("__init__.py")):
