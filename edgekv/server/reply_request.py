@@ -28,7 +28,6 @@ class ReplyRequest:
     suffix: a text that follows the prompt, so that the reply fills the gap between; None = nothing follows
     files: name and text of other files that belong to such a gap
     max_tokens: longest reply; None = until the model ends it
-    longest_s: seconds for the reply after its first token; it ends then, but not within its first line; None = any
     stop: texts that end the reply
     stop_tokens: ids of tokens that end it; min_tokens: tokens before which neither these nor the model end it
     ignore_eos: neither the model nor a loop ends the reply
@@ -51,7 +50,6 @@ class ReplyRequest:
     files: tuple[tuple[str, str | Path], ...] = ()
     sampling: Sampling = field(default_factory=Sampling)
     max_tokens: int | None = MAX_TOKENS
-    longest_s: float | None = None
     stop: tuple[str, ...] = ()
     stop_tokens: tuple[int, ...] = ()
     min_tokens: int = 0

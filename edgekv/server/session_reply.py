@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 import secrets
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import edgekv
 from edgekv.generation.generator import after
-from edgekv.generation.logprobs import unpacked
 from edgekv.generation.reasoning import ReasoningSplitter, opens_reasoning
 from edgekv.generation.stats import Stats
 from edgekv.prompt.infill import Infill
@@ -107,9 +105,6 @@ class Replier:
             prompt_logprobs=request.echo and request.n_logprobs is not None,
             progress=reading,
         )
-        limit = TimeLimit(request.longest_s)
-        is_echoed = Echoed(session) if request.echo and request.n_logprobs is not None else None
-        pieces = limit.limited(pieces, session.cancel, is_echoed)
         if request.echo and request.n_logprobs is None:
             pieces = after(self._prompt_texts(request), pieces)
         # a reply that fits a schema or a grammar has no place for thoughts
@@ -125,10 +120,7 @@ class Replier:
         if stats.archive_failure:
             log.warning("the archive of a conversation: %s", stats.archive_failure)
         coverage = coverage_of(session) if request.coverage and not stop else None
-        reason = reason_of(stats)
-        if reason == "cancelled" and limit.passed and not stop:
-            reason = "length"
-        emit(Ended(reason, self._usage(stats, splitter.n_thoughts), stats.stop_text or None, coverage))
+        emit(Ended(reason_of(stats), self._usage(stats, splitter.n_thoughts), stats.stop_text or None, coverage))
 
     def _prompt_texts(self, request: ReplyRequest) -> Iterator[str]:
         """Yield the text of the prompt, in pieces if it is a file."""
@@ -176,53 +168,6 @@ def reason_of(stats: Stats) -> Reason:
     """Return the reason why a reply ended. A reply that was cut after a tool call counts as cut."""
     reason = REASONS[stats.finish_reason]
     return "tool_calls" if reason == "stop" and stats.tool_calls else reason
-
-
-class TimeLimit:
-    """The end of a reply by the clock. passed: True = it is over"""
-
-    def __init__(self, seconds: float | None) -> None:
-        """seconds: after the first piece; None = there is no limit"""
-        self.passed = False
-        self._seconds = seconds
-        self._begun: float | None = None
-        self._has_line = False
-
-    def limited(
-        self, pieces: Iterable[str], cancel: Callable[[], None], is_echoed: Callable[[str], bool] | None = None
-    ) -> Iterator[str]:
-        """Yield the pieces of a reply. Calls `cancel` once, if the time is over and the reply has its first line.
-
-        is_echoed: returns True for the pieces that repeat the prompt, of which no line counts; None = there are none
-        """
-        for piece in pieces:
-            yield piece
-            if is_echoed is None or not is_echoed(piece):
-                self._take(piece, cancel)
-
-    def _take(self, piece: str, cancel: Callable[[], None]) -> None:
-        if self._seconds is None or self.passed:
-            return
-        if self._begun is None:
-            self._begun = time.monotonic()
-        self._has_line = self._has_line or "\n" in piece
-        self.passed = self._has_line and time.monotonic() - self._begun >= self._seconds
-        if self.passed:
-            cancel()
-
-
-class Echoed:
-    """Tells the pieces that repeat the prompt, which come first, from those of the reply. Asked for each, in order."""
-
-    def __init__(self, session: edgekv.Session) -> None:
-        self._session = session
-        self._n_tokens = 0
-
-    def __call__(self, piece: str) -> bool:
-        stats = self._session.stats
-        is_echoed = self._n_tokens < stats.reused_tokens + stats.prompt_tokens
-        self._n_tokens += sum(1 for _ in unpacked(getattr(piece, "packed", b"")))
-        return is_echoed
 
 
 class PieceSplitter:

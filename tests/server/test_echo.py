@@ -95,10 +95,3 @@ def test_log_probabilities_of_a_prompt_are_counted_before_it_is_read(server):
     refused = asyncio.run(fetched(server, PATH, body))
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_value")
     until_nothing_is_held(server)
-
-
-@pytest.mark.parametrize("further", [{}, {"logprobs": 1}])
-def test_lines_of_the_prompt_are_none_of_the_reply(ask, further):
-    """A reply that ends by the clock does not end within its first line."""
-    body = {"prompt": "It\nis\n", "echo": True, "grammar": "root ::= [a-z]{100}", "t_max_predict_ms": 0.001}
-    assert ask(PATH, body | {"max_tokens": 40} | further).json()["usage"]["completion_tokens"] == 40

@@ -80,7 +80,6 @@ VALUES = {
     "structured_outputs": ({"choice": ["a"]}, {}),
     "suffix": ("Bye", {}),
     "system": ("Be brief.", {}),
-    "t_max_predict_ms": (5, {}),
     "temperature": (0.3, {}),
     "text": ({"format": {"type": "json_object"}}, {}),
     "tools": (TOOLS, {}),

@@ -62,8 +62,8 @@ class File(Body):
 class InfillBody(LlamaParams):
     """The body of /infill. prompt: a text between the prefix and the gap"""
 
-    # what editors send all the same: a time for reading, and habits of samplers of llama.cpp's
-    not_applied = ("samplers", "n_indent", "t_max_prompt_ms")
+    # editors send these all the same: times for reading and for the reply, and habits of samplers of llama.cpp's
+    not_applied = ("samplers", "n_indent", "t_max_predict_ms", "t_max_prompt_ms")
 
     input_prefix: str
     input_suffix: str
@@ -71,6 +71,7 @@ class InfillBody(LlamaParams):
     prompt: str = ""
     samplers: Any = None
     n_indent: Any = None
+    t_max_predict_ms: Any = None
     t_max_prompt_ms: Any = None
 
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from edgekv.generation.sampler import MAX_BIAS, MAX_REPEAT_LAST
 from edgekv.server.api_errors import ApiError
 
-from .body import Body, Number, Whole
+from .body import Body, Whole
 
 MOST_DIGITS = 19  # digits of a token id that is a text; Python reads no number of thousands of digits
 
@@ -18,19 +18,11 @@ class LlamaFields(Body):
     """Fields of every endpoint.
 
     ignore_eos: neither the model nor a loop ends the reply; it needs a length
-    t_max_predict_ms: milliseconds for the reply after its first token; 0 or less = any
     """
 
     n_predict: Annotated[Whole, Field(ge=-1)] | None = None
-    t_max_predict_ms: Number | None = None
     repeat_last_n: Annotated[Whole, Field(ge=-1, le=MAX_REPEAT_LAST)] | None = None
     ignore_eos: bool | None = None
-
-    @property
-    def longest_s(self) -> float | None:
-        """The seconds for the reply after its first token; None = any."""
-        limit = self.t_max_predict_ms
-        return None if limit is None or limit <= 0 else limit / 1e3
 
 
 def biases(given: dict[str, float] | list[tuple[Any, Any]]) -> dict[int, float]:

@@ -128,7 +128,6 @@ class GenerationParams(FormFields, LlamaFields):
         return {
             "sampling": self.sampling(),
             "max_tokens": None if longest == -1 else longest,
-            "longest_s": self.longest_s,
             "stop": stop_texts(self.stop),
             "stop_tokens": tuple(self.stop_token_ids or ()),
             "min_tokens": self.min_tokens or 0,

@@ -29,6 +29,7 @@ OF_LLAMA: Mapping[str, Off] = {
     "min_keep": (0,),
     "n_cmpl": (1,),
     "n_indent": (0,),
+    "t_max_predict_ms": (-1, 0),
     "t_max_prompt_ms": (-1, 0),
     "reasoning_format": ("auto", "deepseek"),
     "reasoning_budget": (-1,),
