@@ -37,10 +37,6 @@ def grid_options(
     recent: Annotated[
         int | None, typer.Option(help="Newest tokens that are never evicted. Default: 32; none with focus.")
     ] = None,
-    n_sink: Annotated[int, typer.Option("--sinks", help="First tokens that are never evicted.")] = 4,
-    evict_every: Annotated[
-        int | None, typer.Option(help="Generated tokens between two evictions. Default: a block.")
-    ] = None,
     archive: Annotated[
         str | None,
         typer.Option(

@@ -28,18 +28,23 @@ def policies(
         mark = "+" if policy.kind == "wrapper" else ""
         meaning = f"{policy.summary} ({policy.paper or policy.source})".lstrip()
         table.add_row(f"[bold]{mark}{escape(policy.name)}[/bold]", "", escape(meaning))
-        for field in policy.options:
+        for field in _told(policy):
             table.add_row(f"  {_spelling(field)}", _value(field.default), escape(_meaning(field)))
     console = Console(highlight=False)
     console.print(table)
     console.print('A policy is base or base+wrapper, with options: "snapkv(pool=max)+critical"', soft_wrap=True)
 
 
+def _told(policy: Available) -> list[dataclasses.Field[Any]]:
+    """Return the options of a policy, without those that only a paper's tables set."""
+    return [field for field in policy.options if not field.metadata["of_paper"]]
+
+
 def _as_dict(policy: Available) -> dict[str, Any]:
     options = [
         {"name": field.name, "default": field.default}
         | {key: field.metadata[key] for key in ("help", "alias", "choices", "minimum", "maximum", "odd")}
-        for field in policy.options
+        for field in _told(policy)
     ]
     named = {name: getattr(policy, name) for name in ("name", "kind", "source", "summary", "paper")}
     return named | {"options": options}

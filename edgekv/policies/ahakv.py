@@ -50,10 +50,10 @@ class AhaKV(Policy):
         7, "cells under the kernel that pools the prior", minimum=1, maximum=1023, odd=True, alias="pool"
     )
     floor: bool = option(True, "never sharpen less than the model's own scale")
-    recent_accumulation: bool = option(True, "sum over the newest r rows only")
-    step_gain: bool = option(True, "sharpen as the text grows")
+    recent_accumulation: bool = option(True, "sum over the newest r rows only", of_paper=True)
+    step_gain: bool = option(True, "sharpen as the text grows", of_paper=True)
     value_prior: bool = option(True, "multiply by the pooled square norm of the values")
-    protect_recent: bool = option(False, "keep the r newest tokens whatever their score")
+    protect_recent: bool = option(False, "keep the r newest tokens whatever their score", of_paper=True)
 
     @property
     def reads(self) -> frozenset[str]:  # type: ignore[override]

@@ -31,10 +31,14 @@ def option(
     maximum: float | None = None,
     odd: bool = False,
     alias: str | None = None,
+    of_paper: bool = False,
 ) -> Any:
-    """Make a field of a policy: its default, one line of help, its possible values, and another name."""
+    """Make a field of a policy: its default, one line of help, its possible values, and another name.
+
+    of_paper: only a paper's tables set it, so users are not told of it
+    """
     limits = {"help": help, "choices": tuple(choices), "minimum": minimum, "maximum": maximum, "odd": odd}
-    return dataclasses.field(default=default, metadata=limits | {"alias": alias})
+    return dataclasses.field(default=default, metadata=limits | {"alias": alias, "of_paper": of_paper})
 
 
 @dataclass(frozen=True)

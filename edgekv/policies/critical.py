@@ -43,9 +43,11 @@ class Critical(Wrapper):
     after = frozenset({"caote", "fastcaote"})
 
     alpha: float = option(0.5, "share of the budget that the score alone fills", minimum=0.0, maximum=1.0)
-    mass: float = option(0.0, "share of all scores that stage 1 holds, in place of alpha", minimum=0.0, maximum=1.0)
+    mass: float = option(
+        0.0, "share of all scores that stage 1 holds, in place of alpha", minimum=0.0, maximum=1.0, of_paper=True
+    )
     epsilon: float = option(1e-4, "what stage 2 adds to every score", minimum=0.0, maximum=1.0)
-    relative: bool = option(False, "epsilon is a share of the mean weight 1/n of the head's n cells")
+    relative: bool = option(False, "epsilon is a share of the mean weight 1/n of the head's n cells", of_paper=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

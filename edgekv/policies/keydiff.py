@@ -40,8 +40,8 @@ class KeyDiff(Pooled):
     native_base = 2
     weights = False
 
-    anchor: str = option("unit-mean", "what keys are compared with", choices=ANCHORS)
-    metric: str = option("cosine", "how keys are compared", choices=METRICS)
+    anchor: str = option("unit-mean", "what keys are compared with", choices=ANCHORS, of_paper=True)
+    metric: str = option("cosine", "how keys are compared", choices=METRICS, of_paper=True)
     window: float = option(0.0, "share of the budget kept for the newest tokens", minimum=0.0, maximum=1.0)
     rope: bool = option(True, "compare keys as they are stored; off = as they were before RoPE")
 

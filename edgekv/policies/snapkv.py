@@ -43,7 +43,7 @@ class SnapKV(Policy):
     window: int = option(32, "newest tokens whose queries score", minimum=1, maximum=4096, alias="W")
     kernel: int = option(7, "cells under the pooling kernel; 1 = no pooling", minimum=1, maximum=1023, odd=True)
     pool: str = option("avg", "how scores are pooled", choices=POOLS)
-    pool_rows: bool = option(False, "pool every row before they are aggregated")
+    pool_rows: bool = option(False, "pool every row before they are aggregated", of_paper=True)
     aggregate: str = option("mean", "how rows and query heads make one score", choices=AGGREGATES)
 
     carry: float = option(

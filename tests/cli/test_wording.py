@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:'click:DeprecationWarning")
         ("use repack=False, or allow_beyond_trained=True", "use --no-repack, or --allow-beyond-trained"),
         ("raise device_memory to 5MiB", "raise --device-memory to 5MiB"),
         ("temperature=-1.0", "--temp -1.0"),
-        ("n_sink=3", "--sinks 3"),
+        ("n_sink=3", "n_sink=3"),
         ("lower the budget to 5", "lower the budget to 5"),
         ("snapkv(window=64, seed=3)+ada: seed=4", "snapkv(window=64, seed=3)+ada: --seed 4"),
         ("/tmp/block=3/kv_type cannot be read", "/tmp/block=3/kv_type cannot be read"),
