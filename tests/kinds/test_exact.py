@@ -91,7 +91,12 @@ def test_one_wrong_cell_is_noticed(family_model, name):
         assert error(own.read(tokens[:N_READ]), expected) > WRONG * WHOLE_TILES
 
 
-@pytest.mark.parametrize(("name", "policy"), diagonal([name for name in RUN if HEADS[name]], ["keydiff", "snapkv"]))
+EVICTED = diagonal([name for name in RUN if HEADS[name]], ["keydiff", "snapkv"])
+# heads that share their cells, beside windows and beside recurrent states
+EVICTED += [(name, policy) for name in ("gemma3", "lfm2") for policy in ("keydiff+ada", "replay+ada")]
+
+
+@pytest.mark.parametrize(("name", "policy"), EVICTED)
 def test_evicted_cells_are_as_if_masked(family_model, name, policy):
     path, tokens = family_model(name), tokens_of()
     found, visible, wrong = evicted(name, path, tokens, policy, "f16")

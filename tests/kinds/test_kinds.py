@@ -1,8 +1,6 @@
-"""Models whose layers differ: some attend to everything, and their rows are evicted; others see a sliding window, or
-keep a recurrent state, which go along.
+"""Windows and recurrent states beside rows that are evicted: threads, probes, failures, snapshots and plans.
 
-Compared with llama.cpp itself: with its own cache where nothing is evicted, and with its own graph over hidden cells
-(masked_cache.py) where something is. What remains is the order of sums, and in a quantised cache rounding.
+test_exact.py compares the logits of these models.
 """
 
 from __future__ import annotations
@@ -11,11 +9,8 @@ import ctypes
 
 import numpy as np
 import pytest
-from diagonals import by_night, diagonal
-from exactness import WRONG, bound_of, distance, error, worst
+from evicting import heads_of
 from failing import failing_after
-from masked_cache import masked_logits
-from own_cache import own_cache
 from recorded import recorded_runtime
 
 import edgekv
@@ -25,29 +20,6 @@ from edgekv.binding.model import Model
 from edgekv.binding.snapshot_meta import CachedSource, SnapshotMeta
 from edgekv.planning.estimate import cache_params_of
 
-# llama.cpp's numbers of the layers that attend to everything, and the KV heads of each
-KINDS = {
-    "lfm2": ((2, 4), 2),
-    "granitehybrid": ((2, 5), 2),
-    "falcon-h1": ((0, 1, 2), 2),
-    "jamba": ((2,), 2),
-    "nemotron_h": ((3, 6), 2),
-    "qwen3next": ((3, 7), 2),
-    "qwen35": ((3, 7), 2),
-    "gemma2": ((1, 3), 2),
-    "gemma3": ((5,), 2),
-    "cohere2": ((3,), 2),
-    "olmo2": ((3,), 2),
-    "exaone4": (tuple(range(3, 64, 4)), 1),
-    "llama4": ((3,), 2),
-    "gpt-oss": ((1, 3), 2),
-    "gemma4": ((0, 2), 2),
-    "mamba2": ((), 0),  # nothing to evict
-}
-ATTENDING = [name for name, (layers, _) in KINDS.items() if layers]
-SOFTCAPPED = ("gemma2",)
-# later layers that read the rows of one of those, by its index
-READERS = {"gemma4": {4: 1, 5: 1}}
 SOME = ("lfm2", "granitehybrid", "falcon-h1", "gemma2", "gemma3", "gpt-oss", "gemma4", "mamba2")
 N_PROMPT, N_STEPS = 384, 40
 BUDGET = 96
@@ -57,47 +29,9 @@ def tokens_of(n, seed=1):
     return np.random.default_rng(seed).integers(3, 250, n).tolist()
 
 
-def heads_of(name):
-    layers, n_head_kv = KINDS[name]
-    return {"n_layer": len(layers), "n_head_kv": n_head_kv}
-
-
 def read_and_step(run, tokens):
     """The logits (1 + N_STEPS, n_vocab) of the last prompt token and of every one after it."""
     return np.array([run.read(tokens[:N_PROMPT]), *map(run.step, tokens[N_PROMPT:])])
-
-
-def own_logits(path, tokens, **options):
-    with own_cache(path, n_cells=1024, **options) as own:
-        return read_and_step(own, tokens)
-
-
-def hidden_logits(name, path, tokens, visible, block, n_alone=0):
-    """n_alone: of the prompt's last tokens that are fed one by one"""
-    batches = N_PROMPT // block * [block]
-    batches[-1] -= n_alone
-    layers = {il: i for i, il in enumerate(KINDS[name][0])} | READERS.get(name, {})
-    kind = {"layers": layers, "softcapped": name in SOFTCAPPED}
-    return masked_logits(path, tokens, visible, batches, N_STEPS + 1, **kind)
-
-
-def shifted(run, visible):
-    """Return the visible tokens, except that one head of one layer keeps its tokens' neighbours."""
-    wrong, (fed, _) = visible.copy(), run.compactions[0]
-    wrong[-1, 0, fed:, : fed - 1] = visible[-1, 0, fed:, 1:fed]
-    return wrong
-
-
-@pytest.mark.parametrize("name", by_night([(name,) for name in KINDS], [(name,) for name in SOME]))
-def test_what_evicts_nothing_is_llama_cpps_own_cache(family_model, name):
-    """In q8_0, of which ggml's own attention would round the queries; test_exact.py has f16."""
-    path, tokens = family_model(name), tokens_of(N_PROMPT + N_STEPS)
-    expected = own_logits(path, tokens, block=128, kv_type="q8_0", visible={})
-    options = {"budget": 512, "block": 128, "kv_type": "q8_0", "focus": False, "threads": 2}
-    with recorded_runtime(path, **options, **heads_of(name)) as run:
-        found = read_and_step(run, tokens)
-        assert run.compactions == []
-    assert worst(name, found, expected) < bound_of(name)
 
 
 @pytest.mark.parametrize("name", ["gemma3", "gpt-oss"])
@@ -109,63 +43,6 @@ def test_the_sums_of_a_window_do_not_depend_on_threads(family_model, name):
         with recorded_runtime(path, threads=threads, **options) as run:
             found.append(read_and_step(run, tokens))
     assert np.array_equal(*found)
-
-
-WAYS = [(32, "keydiff"), (32, "replay+ada"), (128, "snapkv"), (64, "keydiff+ada")]
-
-
-# every model is compared with float64 in test_exact.py; two of them here, in every way, and the others at night
-WHOLE = ("gemma3", "lfm2")
-
-
-HIDDEN = diagonal(ATTENDING, WAYS, whole=WHOLE)
-
-
-@pytest.mark.parametrize(("name", "way"), by_night(HIDDEN, [case for case in HIDDEN if case[0] in WHOLE]), ids=str)
-def test_evicted_cells_are_as_if_hidden(family_model, name, way):
-    """The kinds of other layers do not change what is evicted: every way for two models, and one for each other."""
-    block, policy = way
-    path, tokens = family_model(name), tokens_of(N_PROMPT + N_STEPS)
-    options = {"policy": policy, "budget": BUDGET, "block": block, "focus": False}
-    with recorded_runtime(path, **options, **heads_of(name)) as run:
-        found = read_and_step(run, tokens)
-        assert len(run.compactions) >= 2
-        assert tuple(map(len, run.runtime.block_loop.cache.budgets())) == run.heads
-    visible = run.visible(len(tokens))
-    n_alone = "replay" in policy  # the last token comes after the last replay
-    expected = hidden_logits(name, path, tokens, visible, block, n_alone)
-    wrong = hidden_logits(name, path, tokens, shifted(run, visible), block, n_alone)
-    assert worst(name, found, expected) < bound_of(name)
-    assert worst(name, found, wrong) > WRONG
-
-
-@pytest.mark.parametrize("name", by_night([(name,) for name in SOME[:-1]], [(name,) for name in WHOLE]))
-def test_quantised_rows_are_off_by_their_rounding(family_model, name):
-    """Eviction adds nothing to what q8_0 costs where nothing is evicted. The policy reads no keys: one set for both."""
-    path, tokens = family_model(name), tokens_of(N_PROMPT + N_STEPS)
-    options = {"policy": "random(seed=7)", "budget": BUDGET, "block": 64, "kv_type": "q8_0", "focus": False}
-    with recorded_runtime(path, **options, **heads_of(name)) as run:
-        found = read_and_step(run, tokens)
-    exact, rounded = (own_logits(path, tokens, block=64, kv_type=kv_type) for kv_type in ("f16", "q8_0"))
-    visible = run.visible(len(tokens))
-    limit = 1.5 * distance(exact, rounded)
-    assert distance(found, hidden_logits(name, path, tokens, visible, 64)) < limit
-    assert distance(found, hidden_logits(name, path, tokens, shifted(run, visible), 64)) > limit
-
-
-def test_kept_keys_are_moved_and_the_states_stay(family_model):
-    """A policy that keeps only the newest tokens moves their keys as a whole, which relative positions do not show."""
-    path, tokens = family_model("lfm2"), tokens_of(N_PROMPT + N_STEPS)
-    options = {"policy": "sink(n_sink=0)", "budget": BUDGET, "block": 64, "focus": False}
-
-    def move(cache, policy, budget, keywords):
-        keywords |= {"reposition": True}
-
-    with recorded_runtime(path, before_compaction=move, **options, **heads_of("lfm2")) as run:
-        found = read_and_step(run, tokens)
-        assert run.runtime.block_loop.cache.rope_past < BUDGET + 64 < run.runtime.block_loop.cache.n_past
-    expected = hidden_logits("lfm2", path, tokens, run.visible(len(tokens)), 64)
-    assert max(map(error, found, expected)) < 2 * bound_of("lfm2")  # each of six evictions rounds keys
 
 
 @pytest.fixture(scope="module", params=[*SOME, "lfm2-windows", "deepseek2"])

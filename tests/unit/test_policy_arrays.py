@@ -13,8 +13,7 @@ from edgekv.scoring import budgets, score, select
 # ---- edges ----
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize(("spec", "backend"), beside(SPECS, BACKENDS))
 def test_everything_stays_within_the_budget(spec, backend):
     """No cell is evicted if none must be, whatever is protected."""
     for n, budget in [(0, 3), (1, 1), (1, 5), (30, 30), (30, 31)]:
@@ -132,7 +131,8 @@ def test_protections_that_overlap_count_once(backend):
 # ---- wrong arguments ----
 
 
-@pytest.mark.parametrize(("spec", "backend"), beside(SPECS, BACKENDS))
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("spec", BY_ARRAYS)
 def test_missing_arrays_are_named(spec, backend):
     policy = parse_policy(spec)
     arguments = needed(spec, SMALL, backend=backend)
