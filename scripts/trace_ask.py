@@ -1,9 +1,10 @@
-"""Count the source files of edgekv that a question passes through, from the command line to the first token.
+"""Count the source files of edgekv that a question passes through, from the command line to the second token.
 
     uv run python scripts/trace_ask.py [--all] [ARGUMENTS OF edgekv ask]
 
-A file counts when one of its functions runs; imports alone do not. Planning and the loading of the model happen once a
-runtime, and are counted apart from the reply.
+A file counts when one of its functions runs, in whatever thread; imports alone do not. A move goes from one file into
+another, by a call or a return. Planning and the loading of the model happen once a runtime, and are counted apart from
+the reply; so is `Runtime.session`.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ class Trace:
 
     def profile(self, frame: FrameType, event: str, _: object) -> None:
         """Note the file of a Python function that is called, or that a call returns into."""
-        if event != "call":
+        runs = {"call": frame, "return": frame.f_back}.get(event)
+        if runs is None:
             return
-        code = frame.f_code
+        code = runs.f_code
         name = self._seen.get(code)
         if name is None:
             inside = code.co_filename.startswith(TREES) and code.co_name not in ("<module>", "<lambda>")
@@ -55,7 +57,7 @@ def main(arguments: list[str]) -> None:
     show_all = "--all" in arguments
     arguments = [argument for argument in arguments if argument != "--all"] or ASK
     trace = Trace()
-    opened, asked = Runtime.__init__, Session.ask
+    opened, made, asked = Runtime.__init__, Runtime.session, Session.ask
 
     def open_runtime(self: Runtime, *given: object, **further: object) -> None:
         trace.note("open")
@@ -66,29 +68,39 @@ def main(arguments: list[str]) -> None:
         trace.note("ask")
         pieces = asked(self, *given, **further)  # type: ignore[arg-type]
         for i, piece in enumerate(pieces):
-            if i == 0:
+            trace.note("first" if i == 0 else "second")
+            if i == 1:
                 sys.setprofile(None)
             yield piece
 
-    Runtime.__init__, Session.ask = open_runtime, ask  # type: ignore[method-assign]
+    def open_session(self: Runtime, *given: object, **further: object) -> Session:
+        trace.note("session")
+        session = made(self, *given, **further)  # type: ignore[arg-type]
+        trace.note("session made")
+        return session
+
+    Runtime.__init__, Runtime.session, Session.ask = open_runtime, open_session, ask  # type: ignore[method-assign]
     sys.argv = ["edgekv", "ask", *arguments]
-    threading.setprofile(None)
+    threading.setprofile(trace.profile)
     sys.setprofile(trace.profile)
     try:
         status = edgekv_command()
     finally:
         sys.setprofile(None)
+        threading.setprofile(None)
     if status:  # the command has said why
         sys.exit(status)
     ends = trace.stages
     for what, steps in {
         "command line": trace.steps[: ends["open"]] + trace.steps[ends["opened"] : ends["ask"]],
         "plan and load": trace.steps[ends["open"] : ends["opened"]],
-        "reply, to the first token": trace.steps[ends["ask"] :],
-        "all": trace.steps,
+        "Runtime.session": trace.steps[ends["session"] : ends["session made"]],
+        "reply, to the first token": trace.steps[ends["ask"] : ends["first"]],
+        "all, to the first token": trace.steps[: ends["first"]],
+        "the second token": trace.steps[ends["first"] : ends["second"]],
     }.items():
         files = dict.fromkeys(steps)
-        print(f"{what}: {len(files)} files")
+        print(f"{what}: {len(files)} files, {len(steps):,} moves")
         if show_all:
             print(*(f"    {name}" for name in files), sep="\n")
 
