@@ -38,7 +38,7 @@ def from_server(server: Serving, text: str, n: int) -> Iterator[str]:
 
 def from_session(runtime: edgekv.Runtime, text: str, n: int) -> Iterator[str]:
     """Yield the pieces of a reply by a session of this process, opened as the server opens its sessions."""
-    with runtime.session(log=True) as session:
+    with runtime.session(history=True) as session:
         history = [{"role": "user", "content": text}]
         yield from session.continue_from(
             history, focus=False, max_tokens=n, sampling=edgekv.Sampling(temperature=0), progress=lambda _: None

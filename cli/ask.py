@@ -84,7 +84,7 @@ def ask(
         if measure_heads:
             measure_at_first_use(runtime)
         rt = stack.enter_context(opened(runtime))
-        session = stack.enter_context(rt.session(system) if begun is None else rt.load_session(begun, log=False))
+        session = stack.enter_context(rt.session(system) if begun is None else rt.load_session(begun, history=False))
         _answer(rt, session, lambda bar: session.ask(question, files, **arguments, progress=bar), as_json=as_json)
 
 

@@ -115,7 +115,7 @@ def _check_disk(folder: Path, plan: edgekv.Plan, files: Sequence[File], n_filled
 def _new_session(runtime: edgekv.Runtime, system: str | None) -> edgekv.Session:
     """A session with a log, by which a reading that was stopped goes on, and chats about the text go back."""
     try:
-        return runtime.session(system, log=True, checkpoint_bytes=0)
+        return runtime.session(system, history=True, checkpoint_bytes=0)
     except edgekv.SessionFileError:  # the folder for temporary files takes none
         return runtime.session(system)
 

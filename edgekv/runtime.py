@@ -105,45 +105,45 @@ class Runtime:
         system: str | None = None,
         *,
         start: Snapshot | None = None,
-        log: bool | str | os.PathLike[str] = False,
+        history: bool | str | os.PathLike[str] = False,
         checkpoint_bytes: int | str | None = None,
     ) -> Session:
         """Open a conversation, beside those that are open. Its system message, if one is given, is never evicted.
 
         start: a snapshot to begin with, in place of a system message
-        log: remember the tokens that are read and generated, so that the session can go back (`rewind`,
+        history: remember the tokens that are read and generated, so that the session can go back (`rewind`,
             `continue_from`). They lie in private files in this folder, removed with the session; True = the folder
             that TMPDIR names
         checkpoint_bytes: the most that checkpoints may take there, bytes or a size; 0 = no checkpoints, and the session
             goes back by reading from the beginning; None = 256 MiB, or four checkpoints if these take more
 
         One session has the cells at a time. The others are swapped out to memory or to the disk. Raises
-        SessionError if the runtime is closed, and for a snapshot of another one, or without a log that is wanted;
+        SessionError if the runtime is closed, and for a snapshot of another one, or without a history if one is wanted;
         BudgetError if the system message leaves no cells, SessionFileError if the folder takes no files, and
         ConfigError for too few bytes.
         """
         self._check_open()
-        logging = _logging(log, checkpoint_bytes)
+        logging = _logging(history, checkpoint_bytes)
         if start is not None:
             if system is not None:
                 raise ConfigError("a session has the system message of the snapshot in start; leave system out")
             if not isinstance(start, Snapshot) or start.runtime != self._engine.mark:
                 raise SessionError("the snapshot in start is of another runtime; read the text in this one")
             if logging is not None and start.log is None:
-                raise SessionError("the snapshot in start is of a session without a log; take it with log=True")
+                raise SessionError("the snapshot in start is of a session without a history; take it with history=True")
             system = start.system
         if system is not None:
             check_text(system)
         return self._opened(self._engine.new_conversation(system, logging), start)
 
     def load_session(
-        self, path: str | os.PathLike[str], *, instead_of: Session | None = None, log: bool = True
+        self, path: str | os.PathLike[str], *, instead_of: Session | None = None, history: bool = True
     ) -> Session:
         """Go on with a session that `Session.save` wrote, in this process or another (docs/sessions.md).
 
         instead_of: an open session, which ends when the file is loaded; if that fails, it goes on. It is not
             swapped out, so it needs no room
-        log: keep the log that the file has, if it has one, in the folder that TMPDIR names; False = leave it
+        history: keep the log that the file has, if it has one, in the folder that TMPDIR names; False = leave it
 
         The model and the policy must be those that it was saved with. More cells than this runtime holds are evicted,
         and cells of another kv_type are converted.
@@ -156,14 +156,14 @@ class Runtime:
         if instead_of is None:
             with self._engine.turn_queue.ticket(object()) as ticket:
                 ticket.enter()
-                return self._opened(self._engine.load_conversation(path, keeps_log=log))
+                return self._opened(self._engine.load_conversation(path, keeps_log=history))
         if not isinstance(instead_of, Session) or not instead_of.is_of(self._engine):
             raise SessionError("the session in instead_of is of another runtime; load the file in that one")
         with instead_of.alone() as conversation, self._engine.turn_queue.ticket(conversation) as ticket:
             ticket.enter()
             n_past = conversation.n_past
             try:
-                session = self._opened(self._engine.load_conversation(path, conversation, keeps_log=log))
+                session = self._opened(self._engine.load_conversation(path, conversation, keeps_log=history))
             except BaseException:
                 if conversation.n_past != n_past:
                     instead_of.close()  # its cells are gone: a file that was found sound failed later, or Ctrl-C came
@@ -362,10 +362,11 @@ class Runtime:
         self.close()
 
 
-def _logging(log: bool | str | os.PathLike[str], checkpoint_bytes: int | str | None) -> Logging | None:
-    if log is False or log is None:
+def _logging(history: bool | str | os.PathLike[str], checkpoint_bytes: int | str | None) -> Logging | None:
+    if history is False or history is None:
         return None
-    return Logging(None if log is True else os.path.abspath(path_of("log", log)), size_or_none(checkpoint_bytes))
+    folder = None if history is True else os.path.abspath(path_of("history", history))
+    return Logging(folder, size_or_none(checkpoint_bytes))
 
 
 def plan(model: str | os.PathLike[str] | None = None, **options: object) -> Plan:

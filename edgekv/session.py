@@ -275,7 +275,7 @@ class Session:
         progress: ProgressCallback | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Iterator[str]:
-        """Answer a whole history, of which the session may have seen the beginning; needs a session with log=True.
+        """Answer a whole history, of which the session may have seen the beginning; needs a session with history=True.
 
         The session goes back to the end of the common prefix of the history and its log, and reads only the rest.
         `stats.reused_tokens` is the number of tokens that it did not read.
@@ -331,7 +331,7 @@ class Session:
         focus: str | Sequence[str] | None = None,
         progress: ProgressCallback | None = None,
     ) -> None:
-        """Read token ids that histories begin with, without a reply; needs a session with log=True.
+        """Read token ids that histories begin with, without a reply; needs a session with history=True.
 
         `continue_from` then goes on with such a history, and `rewind(len(tokens))` comes back for the next one. Whole
         blocks that are read without a question make no difference to reading all at once (docs/going-back.md).
@@ -350,7 +350,7 @@ class Session:
 
         The history is given as to `continue_from`.
 
-        Raises SessionError without a log, during a reply, and for another system message; InputError as
+        Raises SessionError without a history, during a reply, and for another system message; InputError as
         `continue_from` does.
         """
         request = request_of(history)
@@ -359,7 +359,7 @@ class Session:
             return conversation.common_prefix_length(request)
 
     def rewind(self, n_tokens: int, *, other_draws: bool = False, progress: ProgressCallback | None = None) -> None:
-        """Go back to the first `n_tokens` tokens that were read and generated; needs a session with log=True.
+        """Go back to the first `n_tokens` tokens that were read and generated; needs a session with history=True.
 
         The session returns to the newest checkpoint before, and reads again from there. If a turn ended with
         `n_past == n_tokens`, and its checkpoint is still there, the session is what it was then.
@@ -371,7 +371,7 @@ class Session:
         Afterwards `stats` are those of the reading. `cancel` ends it, with fewer tokens than were wanted, as does an
         interrupt: the session then stands at the checkpoint, or at the last token read. If that is within the system
         message, the next `chat` reads it from its beginning. Raises ConfigError for a number that is not possible, and
-        SessionError without a log or during a reply.
+        SessionError without a history or during a reply.
         """
         for _ in self._reply(RewindRequest(n_tokens=n_tokens, other_draws=other_draws), progress):
             pass
@@ -430,7 +430,7 @@ class Session:
 
         apart: texts that `read` began a turn with come before the rest of that turn, as turns of their own
 
-        Raises SessionError without a log, or during a reply.
+        Raises SessionError without a history, or during a reply.
         """
         return self._turns_apart() if apart else joined(self._turns_apart())
 
@@ -447,7 +447,7 @@ class Session:
     def text(self, turn: Turn | None = None) -> Iterator[str]:
         """Yield the text of a turn in pieces; None = all text, with the chat template, as the model saw it.
 
-        Raises SessionError without a log, or during a reply.
+        Raises SessionError without a history, or during a reply.
         """
         _check_turn(turn)
         with self.alone(), self._begun() as conversation:
@@ -461,7 +461,7 @@ class Session:
         The shades are those of the cells when this begins. A generated token that is not fed yet has no cells, and is
         left out.
 
-        Raises SessionError without a log, or during a reply.
+        Raises SessionError without a history, or during a reply.
         """
         _check_turn(turn)
         with self.alone(), self._swapped_in() as conversation:
@@ -480,7 +480,7 @@ class Session:
     def export(self, path: str | os.PathLike[str]) -> None:
         """Write roles and texts of all turns to a file, as Markdown (.md) or JSON (.json).
 
-        Raises SessionError without a log or during a reply, ConfigError for another ending, and SessionFileError if
+        Raises SessionError without a history or during a reply, ConfigError for another ending, and SessionFileError if
         the file cannot be written. Whatever had that name before is then untouched.
         """
         write_transcript(path_of("path", path), ((turn.role, self.text(turn)) for turn in self.turns()))
@@ -500,7 +500,7 @@ class Session:
         """Return to the state of a snapshot, as often as you like.
 
         Raises SessionError while the session is answering, and for a snapshot of another runtime, of a session with
-        another system message, or, with log=True, of one without a log.
+        another system message, or, with history=True, of one without a history.
         """
         if not isinstance(snapshot, Snapshot):
             raise ConfigError(f"snapshot={snapshot!r} is no snapshot; give what `snapshot` returned")

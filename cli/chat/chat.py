@@ -136,7 +136,7 @@ def interrupt_cancels(chat: Chat) -> Iterator[None]:
 def new_session(runtime: edgekv.Runtime, system: str | None) -> edgekv.Session:
     """Open a session that /undo can rewind, if the folder for temporary files takes its log."""
     try:
-        return runtime.session(system, log=True)
+        return runtime.session(system, history=True)
     except edgekv.SessionFileError:
         return runtime.session(system)
 
@@ -177,7 +177,7 @@ def system_of_template(runtime: edgekv.Runtime) -> str | None:
 
 
 def last_turn(session: edgekv.Session, role: str) -> edgekv.Turn | None:
-    """Return the newest turn of a role. Raises SessionError for a session without a log."""
+    """Return the newest turn of a role. Raises SessionError for a session without a history."""
     found = None
     for turn in session.turns():
         if turn.role == role:

@@ -28,7 +28,7 @@ SHOWN, SHOWN_FIRST = 20, 4  # messages and replies that /history shows, and a ch
 def last_message(chat: Chat) -> Message | None:
     """Return the newest message that was answered; None if the log has none.
 
-    Raises SessionError for a session without a log.
+    Raises SessionError for a session without a history.
     """
     found = asked = before = None
     answered = 0
@@ -77,7 +77,7 @@ def show_last(chat: Chat) -> None:
 def _show(chat: Chat, n: int) -> int:
     """Show the last n messages and replies, as far as each is short; returns their number.
 
-    Raises SessionError for a session without a log.
+    Raises SessionError for a session without a history.
     """
     turns = deque((turn for turn in chat.session.turns() if turn.role in ("user", "assistant")), maxlen=n)
     for turn in turns:

@@ -58,7 +58,7 @@ def give_back(chat: Chat, message: Message) -> None:
         _go_back(chat, message, other_draws=False)
     except edgekv.SessionError:
         if message.n_past:
-            say("what was read of it stays in this chat, which keeps no log to go back by", style="")
+            say("what was read of it stays in this chat, which keeps no history to go back by", style="")
             return
         begun = new_session(chat.runtime, chat.system)
         chat.session.close()

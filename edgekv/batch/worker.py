@@ -150,7 +150,7 @@ class LocalWorker:
         try:
             session = self._with_prefix(prefix)
             if session is None:
-                session = self._session = runtime.session(self._replier.pinned(request), log=True)
+                session = self._session = runtime.session(self._replier.pinned(request), history=True)
                 if prefix is not None:
                     n_read = self._read_prefix(session, prefix)
             if not self._stop:

@@ -88,7 +88,7 @@ def measure(
         tokenizer = RuntimeTokenizer(runtime)
         for i, source in zip(range(n_passages), itertools.cycle(sources or [None])):
             text = prose.passage(tokenizer, source, n_tokens + SPARE_TOKENS, random.Random(seed + i))
-            with runtime.session(log=True, checkpoint_bytes=0) as session:
+            with runtime.session(history=True, checkpoint_bytes=0) as session:
                 session.prefill_prefix(prose.first_tokens(tokenizer, text, n_tokens), progress=progress)
                 counts.append(session.budgets())
             told(i)

@@ -56,7 +56,7 @@ class Documents:
 
     def ask(self, name: str, question: str, *, progress: ProgressCallback | None = None) -> str:
         """Answer a question about the text that was read under a name."""
-        with self._runtime.load_session(existing_path_of(name), log=False) as session:
+        with self._runtime.load_session(existing_path_of(name), history=False) as session:
             greedy = edgekv.Sampling(temperature=0)
             return "".join(session.ask(question, max_tokens=ANSWER_TOKENS, sampling=greedy, progress=progress))
 

@@ -168,7 +168,7 @@ class SessionPool:
         if pooled is None or self._loses(pooled.session.n_past, n_shared, history.n_opening):
             while len(self._pooled) >= self._max_sessions and self._make_room():
                 pass
-            pooled = PooledSession(self.runtime.session(system, log=self._swap_dir or True), self._new_path())
+            pooled = PooledSession(self.runtime.session(system, history=self._swap_dir or True), self._new_path())
         else:
             self._pooled.remove(pooled)
         pooled.stop = stop

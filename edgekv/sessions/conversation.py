@@ -121,7 +121,10 @@ class LocalConversation:
         return Snapshot(self._loaded.mark, self._system, self.state.said, block_loop.snapshot(), log, archive)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go back to a snapshot. Raises SessionError for one of another runtime or system message, or without a log."""
+        """Go back to a snapshot.
+
+        Raises SessionError for one of another runtime or system message, or without a history.
+        """
         loaded = self._open()
         if (snapshot.runtime, snapshot.system) != (loaded.mark, self._system):
             raise SessionError(
@@ -328,7 +331,9 @@ class LocalConversation:
         """
         history = self.state.history  # another thread may close the session meanwhile
         if history is None:
-            raise SessionError(self.state.lost or "this session keeps no log; open one with Runtime.session(log=True)")
+            raise SessionError(
+                self.state.lost or "this session keeps no history; open one with Runtime.session(history=True)"
+            )
         with self._turn_queue.turn_if_free(self) as has_turn:
             if has_turn and not self.state.is_settled:
                 self._settled()

@@ -44,7 +44,10 @@ class Conversation(Protocol):
         """Copy the whole state. Raises CeilingError if the copy has no room; no reply may be under way."""
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go back to a snapshot. Raises SessionError for one of another runtime or system message, or without a log."""
+        """Go back to a snapshot.
+
+        Raises SessionError for one of another runtime or system message, or without a history.
+        """
 
     def turns(self, first: int, n: int) -> list[Turn]:
         """Return at most n turns of the log from turn `first` on. Raises SessionError if there is no log."""

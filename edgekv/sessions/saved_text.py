@@ -24,13 +24,14 @@ def saved_turns(path: Path, model: Path) -> Iterator[Iterator[tuple[str, Iterato
 
     model: the model that it was saved with
 
-    Raises SessionFileError for a damaged file, one without a log, and one of another model; ModelError.
+    Raises SessionFileError for a damaged file, one without a history, and one of another model; ModelError.
     """
     with ExitStack() as stack:
         file = stack.enter_context(open_snapshot_file(path))
         if "tokens" not in file or "marks" not in file:
             raise SessionFileError(
-                f"{file.name} holds cells and no words: it was saved by a session without a log; open one with log=True"
+                f"{file.name} holds cells and no words: it was saved by a session without a history; "
+                "open one with history=True"
             )
         header = read_header(model)
         if saved_digest(file.header.values) != header_digest(model, header):

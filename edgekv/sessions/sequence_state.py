@@ -229,7 +229,7 @@ class SequenceState:
         (before if history.log is log else log).close()
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go back to a snapshot. Raises SessionError for one without a log if this conversation keeps one."""
+        """Go back to a snapshot. Raises SessionError for one without a history if this conversation keeps one."""
 
         def change() -> None:
             before, block_loop = self.history, self.block_loop

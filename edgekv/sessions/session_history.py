@@ -126,11 +126,11 @@ class SessionHistory:
     def restored(self, snapshot: Snapshot, block_loop: BlockLoop) -> SessionHistory:
         """Go back to a snapshot; returns its history, which takes over the checkpoints of this one that still match.
 
-        Raises SessionError for a snapshot without a log, and what `BlockLoop.restore` raises; nothing changes then.
+        Raises SessionError for a snapshot without a history, and what `BlockLoop.restore` raises; nothing changes then.
         """
         if snapshot.log is None:
             raise SessionError(
-                "the snapshot is of a session without a log; restore it in such a one, or take it with log=True"
+                "the snapshot is of a session without a history; restore it in such a one, or take it with history=True"
             )
         history = SessionHistory(*self._setting)
         try:

@@ -35,7 +35,7 @@ class Snapshot:
     """The state of a session, for `Session.restore`. Opaque; it can be pickled.
 
     runtime: mark of the runtime that it was taken in
-    log: the tokens of prompts and replies; None = the session keeps no log
+    log: the tokens of prompts and replies; None = the session keeps no history
     archive: the tokens that its archive goes back to; None = it has none
     """
 

@@ -40,7 +40,8 @@ class TempArray:
             self._file = temp_file(folder)
         except OSError as error:
             raise SessionFileError(
-                f"log={folder or True!r} takes no file: {error.strerror or error}; name a folder that can be written to"
+                f"history={folder or True!r} takes no file: {error.strerror or error}; "
+                "name a folder that can be written to"
             ) from error
         weakref.finalize(self, self._file.close)
         self._lock = threading.RLock()  # an interrupt may close the array within any call
@@ -66,7 +67,7 @@ class TempArray:
                 except OSError as error:
                     raise SessionFileError(
                         f"the log of the session cannot be written: {error.strerror or error}; make room on the disk, "
-                        "or open a session with log=FOLDER in a folder that has some"
+                        "or open a session with history=FOLDER in a folder that has some"
                     ) from error
                 self._sizes = n_written + n_newest, 0
 

@@ -15,7 +15,7 @@ import edgekv
 class ChatEdgeKV(BaseChatModel):
     """Answers conversations that go on, in one session. It reads only what the session has not read.
 
-    session: of a runtime, opened with log=True
+    session: of a runtime, opened with history=True
     """
 
     session: Any
@@ -56,7 +56,7 @@ class ChatEdgeKV(BaseChatModel):
 
 def main(path: str, *questions: str) -> None:
     conversation = [("system", "Answer in one short sentence, from the text.")]
-    with edgekv.Runtime(memory="256MiB") as runtime, runtime.session(log=True) as session:
+    with edgekv.Runtime(memory="256MiB") as runtime, runtime.session(history=True) as session:
         chat = ChatEdgeKV(session=session)
         for question in questions:
             text = question if len(conversation) > 1 else f"{Path(path).read_text('utf-8')}\n\n{question}"

@@ -14,7 +14,7 @@ PETS = "My cat is called Mia and my dog is called Rex. What is my cat called?"
 def chat():
     with (
         edgekv.Runtime(memory="320MiB", budget=256, threads=1) as runtime,
-        runtime.session(log=True) as session,
+        runtime.session(history=True) as session,
     ):
         yield ChatEdgeKV(session=session, max_tokens=24)
 

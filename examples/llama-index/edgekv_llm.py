@@ -23,7 +23,7 @@ import edgekv
 class EdgeKV(CustomLLM):
     """Answers conversations that go on, in one session. It reads only what the session has not read.
 
-    session: of a runtime, opened with log=True
+    session: of a runtime, opened with history=True
     """
 
     session: Any
@@ -55,7 +55,7 @@ class EdgeKV(CustomLLM):
 
 
 def main(path: str, *questions: str) -> None:
-    with edgekv.Runtime(memory="512MiB") as runtime, runtime.session(log=True) as session:
+    with edgekv.Runtime(memory="512MiB") as runtime, runtime.session(history=True) as session:
         document = ChatMessage(role=MessageRole.SYSTEM, content=Path(path).read_text("utf-8"))
         engine = SimpleChatEngine.from_defaults(llm=EdgeKV(session=session), prefix_messages=[document])
         for question in questions:

@@ -14,7 +14,7 @@ PETS = "My cat is called Mia and my dog is called Rex."
 def llm():
     with (
         edgekv.Runtime(memory="512MiB", budget=256, threads=1) as runtime,
-        runtime.session(log=True) as session,
+        runtime.session(history=True) as session,
     ):
         yield EdgeKV(session=session, max_tokens=24)
 

@@ -43,7 +43,7 @@ class _Loaded:
             if self._session is not None:
                 self._session.close()
                 self._session = None
-            self._session, self._conversation = self._runtime.session(log=True), conversation
+            self._session, self._conversation = self._runtime.session(history=True), conversation
         return self._session
 
     def close(self) -> None:

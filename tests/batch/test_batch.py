@@ -190,7 +190,7 @@ def test_without_focus_a_request_says_what_it_says_alone(answer, tiny_model, opt
         for request in REQUESTS[:6]:
             seed = int(digest_of(request["custom_id"], digits=7), 16)
             sampling = edgekv.Sampling(temperature=1.5, repeat_penalty=1, seed=seed)
-            with runtime.session(log=True) as session:
+            with runtime.session(history=True) as session:
                 pieces = session.continue_from(request["body"]["messages"], max_tokens=8, sampling=sampling)
                 assert "".join(pieces) == said(found[request["custom_id"]])
 

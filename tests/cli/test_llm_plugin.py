@@ -28,7 +28,7 @@ def plugin():
 
 def expected(model, *histories):
     """Return the replies of one session of edgekv to histories, one after the other."""
-    with edgekv.Runtime(model, memory="4GiB") as rt, rt.session(log=True) as session:
+    with edgekv.Runtime(model, memory="4GiB") as rt, rt.session(history=True) as session:
         options = {"max_tokens": 8, "sampling": GREEDY, "focus": True}
         return ["".join(session.continue_from(history, **options)) for history in histories]
 

@@ -103,7 +103,7 @@ def test_what_is_no_text_is_told_when_it_is_attached(model, book, tmp_path):
 def test_a_message_that_fails_is_given_back_with_its_files(runtime, book, tmp_path, capsys):
     """A file went between the moment it was attached and that of the message."""
     offered = []
-    talk = Chat(runtime, runtime.session(log=True), offer=lambda text: not offered.append(text))
+    talk = Chat(runtime, runtime.session(history=True), offer=lambda text: not offered.append(text))
     ui = TerminalUI(None, lambda _: PlainReply(), lambda _: None)
     files = [book, tmp_path / "gone.txt"]
     with pytest.raises(edgekv.InputError, match="cannot be read"):
@@ -143,7 +143,7 @@ def test_a_message_that_is_offered_stays_so_after_a_command_behind_it(runtime, b
 
 
 def test_retry_behind_an_offered_message_answers_the_last_one_again(runtime, monkeypatch):
-    talk = Chat(runtime, runtime.session(log=True), offer=lambda _: True, reply={"max_tokens": 2})
+    talk = Chat(runtime, runtime.session(history=True), offer=lambda _: True, reply={"max_tokens": 2})
     talk.messages = [Message("Hello", [], 0)]
     again = []
     monkeypatch.setattr("edgekv.cli.chat.command.reply_to", lambda chat, message, ui: again.append(message.text))

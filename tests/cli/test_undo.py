@@ -117,7 +117,7 @@ def test_a_chat_goes_on_where_no_folder_takes_its_log(model):
     )
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr.count("tok/s") == 4
-    assert "keeps no log" in ended.stderr
+    assert "keeps no history" in ended.stderr
 
 
 @pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])
@@ -130,7 +130,7 @@ def test_ctrl_c_stops_a_return(model, monkeypatch, isolated):
 
     monkeypatch.setattr("edgekv.cli.chat.undo.reading_bar", interrupted)
     options = {"memory": "4GiB", "budget": 64, "block": 32, "threads": 1, "isolated": isolated}
-    with edgekv.Runtime(model, **options) as rt, rt.session(log=True, checkpoint_bytes=0) as session:
+    with edgekv.Runtime(model, **options) as rt, rt.session(history=True, checkpoint_bytes=0) as session:
         session.read(words(60))
         talk = Chat(rt, session, messages=[Message("Why?", [], session.n_past)])
         "".join(session.chat("Why?", max_tokens=4))

@@ -69,7 +69,7 @@ def test_each_head_keeps_the_cells_with_most_attention(tiny_model, text):
 
 def test_the_probe_is_what_is_fed_next(tiny_model, text):
     setting = oracle_setting(tiny_model(n_layer=2, n_ctx_train=2048))
-    with setting.open(600, threads=1) as runtime, runtime.session(log=True) as session:
+    with setting.open(600, threads=1) as runtime, runtime.session(history=True) as session:
         session.read(files=[text], focus=False)
         n_read = session.n_past
         "".join(session.chat(QUESTION.text, max_tokens=1))

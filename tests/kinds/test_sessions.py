@@ -113,7 +113,7 @@ def test_a_text_is_read_once_for_many_questions(talkative, family_model, name):
         ends = [runtime.tokenize(end) for end in (" a b c", " d e f g", " a b c")]
         found = []
         for end in ends:
-            with runtime.session(log=True) as session:
+            with runtime.session(history=True) as session:
                 reply = "".join(session.continue_from(tokens + end, max_tokens=8, shared=300, allow_loops=True))
                 found.append((reply, session.n_cells, session.stats.reused_tokens))
         assert [reused for *_, reused in found] == [0, 288, 288]
@@ -135,7 +135,7 @@ def test_a_plan_knows_what_a_session_takes(talkative, family_model, name):
 def test_a_session_goes_back_to_its_turns(talkative, family_model, name):
     """By their checkpoints to the bit; without, by reading again in other blocks."""
     options = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "focus": False}
-    with edgekv.Runtime(family_model(name), **options) as runtime, runtime.session(log=True) as session:
+    with edgekv.Runtime(family_model(name), **options) as runtime, runtime.session(history=True) as session:
         session.read(TEXT)
         ends = []
         for question in ("What is there?", "And now?"):
@@ -164,10 +164,10 @@ def test_histories_go_on_from_a_beginning_as_if_each_were_the_first(talkative, f
         histories = [tokens[:160] + tokens[k : k + 20] for k in (3, 9)]
         found = []
         for history in histories:
-            with runtime.session(log=True) as session:
+            with runtime.session(history=True) as session:
                 session.prefill_prefix(history[:160])
                 found.append("".join(session.continue_from(history, max_tokens=8)))
-        with runtime.session(log=True) as session:
+        with runtime.session(history=True) as session:
             session.prefill_prefix(histories[0][:160])
             for history, reply in [*zip(histories, found, strict=True)][::-1]:
                 session.rewind(160)
@@ -179,7 +179,7 @@ def test_histories_go_on_from_a_beginning_as_if_each_were_the_first(talkative, f
 def test_what_is_kept_has_shades(talkative, family_model, name):
     """Of the layers whose rows are evicted; a model of states alone holds no token, and says so."""
     common = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1}
-    with edgekv.Runtime(family_model(name), **common) as runtime, runtime.session(log=True) as session:
+    with edgekv.Runtime(family_model(name), **common) as runtime, runtime.session(history=True) as session:
         "".join(session.chat(TEXT, max_tokens=4))
         (user, _) = session.turns()
         runs = list(session.kept(user))

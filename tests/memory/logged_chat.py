@@ -7,7 +7,7 @@ def chat(model, text, n_turns, n_returns, **options):
     """Turns, each gone back on and said again some times; tokens seen, bytes of the largest checkpoint and planned."""
     import edgekv
 
-    with edgekv.Runtime(model, **options) as rt, rt.session(log=True) as session:
+    with edgekv.Runtime(model, **options) as rt, rt.session(history=True) as session:
         for _ in range(n_turns):
             n_past = session.n_past
             for _ in range(n_returns):
@@ -25,7 +25,7 @@ def grow(model, text, n_turns, **options):
     import edgekv
     from edgekv.memory.process import peak_resident_bytes
 
-    with edgekv.Runtime(model, **options) as rt, rt.session(log=True) as session:
+    with edgekv.Runtime(model, **options) as rt, rt.session(history=True) as session:
         before = (0, 0)
         for i in range(2 + n_turns):
             if i == 2:

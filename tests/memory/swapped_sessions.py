@@ -33,7 +33,7 @@ def share_a_beginning(model, text, **options):
     with edgekv.Runtime(model, **options) as runtime:
         n_shared = len(runtime.tokenize(text))
         for i in range(4):
-            with runtime.session(log=True) as session:
+            with runtime.session(history=True) as session:
                 history = [{"role": "user", "content": f"{text} {i}?"}]
                 "".join(session.continue_from(history, shared=n_shared, focus=True, max_tokens=4))
                 reused.append(session.stats.reused_tokens)

@@ -65,7 +65,7 @@ def test_a_disk_that_is_full_or_fails_ends_no_reply(archived, at_once, monkeypat
 
 def test_after_a_full_disk_a_session_that_goes_back_replies(archived, monkeypatch):
     """The rows that were archived by then are recalled, and no error of the archive ends a reply."""
-    with archived.session(log=True) as session:
+    with archived.session(history=True) as session:
         session.read(words(100))
         n = session.n_past
         session.read(words(50, "more"))
@@ -168,7 +168,7 @@ def test_a_file_that_is_cut_or_has_other_bytes_is_noticed(archived, seed):
 
 @pytest.mark.parametrize("path", [EIO, "/dev/full"])
 def test_a_session_that_begins_again_has_another_file(archived, path):
-    with archived.session(log=True) as session:
+    with archived.session(history=True) as session:
         session.read(words(100))
         use_instead(archive_of(session), path)
         said(session, n=2)

@@ -67,7 +67,7 @@ def history(*contents):
 
 def test_a_history_that_goes_on_recalls_what_was_evicted_of_it(model):
     options = {"max_tokens": 8, "sampling": GREEDY}
-    with edgekv.Runtime(model, **SETTINGS | ARCHIVED) as rt, rt.session(log=True) as session:
+    with edgekv.Runtime(model, **SETTINGS | ARCHIVED) as rt, rt.session(history=True) as session:
         first = "".join(session.continue_from(history(words(150)), **options))
         assert session.stats.recalled_cells == RECALLED
         for question in ("What was it?", "And what else?"):  # the second one takes the place of the first

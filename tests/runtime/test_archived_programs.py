@@ -56,7 +56,7 @@ class Program:
 
     def __init__(self, runtime, chance, folder):
         self.runtime, self.chance, self.folder = runtime, chance, folder
-        self.sessions = [Modelled(runtime.session(log=True)) for _ in range(3)]
+        self.sessions = [Modelled(runtime.session(history=True)) for _ in range(3)]
         self.n_recalled = 0
 
     def of(self, state):
@@ -102,7 +102,7 @@ class Program:
 
     def begin_again(self, it):
         it.session.close()
-        self.sessions[self.sessions.index(it)] = Modelled(self.runtime.session(log=True))
+        self.sessions[self.sessions.index(it)] = Modelled(self.runtime.session(history=True))
 
     def run(self):
         steps = {self.read: 6, self.chat: 6, self.leave: 1, self.rewind: 3, self.snapshot: 2, self.restore: 2}

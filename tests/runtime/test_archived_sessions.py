@@ -121,7 +121,7 @@ def test_a_session_says_the_same_in_a_worker_and_beside_slots(archived, open_run
 
 
 def test_a_session_that_goes_back_archives_what_it_reads_instead(archived):
-    with archived.session(log=True) as session, archived.session(log=True) as fresh:
+    with archived.session(history=True) as session, archived.session(history=True) as fresh:
         session.read(words(150))
         n = session.n_past
         expected = said(session)
@@ -230,7 +230,7 @@ def test_beyond_the_limit_it_is_said_what_is_forgotten(open_runtime):
 
 
 def test_after_the_limit_a_session_that_goes_back_archives_again(archived):
-    with archived.session(log=True) as session:
+    with archived.session(history=True) as session:
         session.read(words(40))
         n = session.n_past
         session.read(words(250))
@@ -246,7 +246,7 @@ def test_after_the_limit_a_session_that_goes_back_archives_again(archived):
 @pytest.mark.parametrize("n_words", [12, 150])
 def test_a_loaded_session_knows_what_it_had_evicted(archived, tmp_path, n_words):
     """If every token still has its cells, all of them are archived when they go."""
-    with archived.session(log=True) as session:
+    with archived.session(history=True) as session:
         session.read(words(n_words))
         session.save(tmp_path / "it.edgekv")
         n, n_cells = session.n_past, session.n_cells
@@ -260,7 +260,7 @@ def test_a_loaded_session_knows_what_it_had_evicted(archived, tmp_path, n_words)
 
 
 def test_a_loaded_session_that_goes_back_before_its_beginning_archives_from_there(archived, tmp_path):
-    with archived.session(log=True) as session:
+    with archived.session(history=True) as session:
         session.read(words(60))
         early = session.n_past
         session.read(words(100, "more"))
@@ -296,7 +296,7 @@ def history(text, question):
 
 def asked(runtime, messages):
     """Return a new session's reply to a history, and its numbers of reused and forgotten tokens."""
-    with runtime.session(log=True) as session, runtime.stored(messages) as stored:
+    with runtime.session(history=True) as session, runtime.stored(messages) as stored:
         options = {"focus": True, "shared": stored.n_opening, "max_tokens": 8, "sampling": GREEDY}
         reply = "".join(session.continue_from(messages, **options))
         return reply, session.stats.reused_tokens, session.stats.forgotten_tokens
@@ -328,7 +328,7 @@ def test_a_swapped_session_keeps_its_archive(archived):
 
 
 def test_a_text_that_is_read_once_serves_questions_that_go_back_to_it(archived):
-    with archived.session(log=True) as session:
+    with archived.session(history=True) as session:
         session.read(words(200))
         n = session.n_past
         answers = []
@@ -341,7 +341,7 @@ def test_a_text_that_is_read_once_serves_questions_that_go_back_to_it(archived):
 
 
 def test_the_kept_text_has_three_shades(open_runtime):
-    with open_runtime(**ARCHIVED | {"archive": "512KiB"}) as rt, rt.session(log=True) as session:
+    with open_runtime(**ARCHIVED | {"archive": "512KiB"}) as rt, rt.session(history=True) as session:
         session.read(words(250))
         end = session._conversation.state.archive.positions[1]
         coverage = session._conversation.coverage()

@@ -34,7 +34,7 @@ def answered(session, messages, **options):
 
 def asked(rt, messages, *others, **options):
     """Have a new session answer a history as a server does: `others` are open, and may begin alike."""
-    with rt.session(log=True) as session:
+    with rt.session(history=True) as session:
         return answered(session, messages, **{"shared": shared_with(rt, messages, *others)} | options)
 
 
@@ -51,7 +51,7 @@ def kept(rt):
 @pytest.mark.parametrize(("policy", "kv_type"), diagonal(POLICIES, ["f16", "q8_0", "q4_0"], whole=["keydiff"]))
 def test_a_text_is_read_once_for_many_questions(open_runtime, policy, kv_type):
     """The second history reads it without its question, and keeps it. All later ones begin there."""
-    with open_runtime(policy=policy, kv_type=kv_type) as rt, rt.session(log=True) as first:
+    with open_runtime(policy=policy, kv_type=kv_type) as rt, rt.session(history=True) as first:
         _, reused, _ = answered(first, history("Who came first?"), shared=0)
         n_probes = first.stats.probes
         assert (reused, kept(rt).lengths, n_probes > 0) == (0, [], True)
@@ -71,7 +71,7 @@ def test_a_text_is_read_once_for_many_questions(open_runtime, policy, kv_type):
 @pytest.mark.usefixtures("talkative")
 def test_a_text_is_read_in_the_same_blocks_without_a_question(open_runtime):
     """So a reply without focus is that of a session that reads everything at once."""
-    with open_runtime() as rt, rt.session(log=True) as first, rt.session(log=True) as alone:
+    with open_runtime() as rt, rt.session(history=True) as first, rt.session(history=True) as alone:
         expected = answered(alone, history("Where was it?"), focus=False)[0]
         answered(first, history("Who came first?"), focus=False)
         found = [asked(rt, history("Where was it?"), first, focus=False) for _ in range(2)]
@@ -99,7 +99,7 @@ def test_a_pinned_system_message_is_read_once_and_stays_pinned(open_runtime):
     with open_runtime(budget=128) as rt:
         messages = [history(question, system="Be brief. " * 6) for question in ("One?", "Two?")]
         for i, message in enumerate(messages):
-            with rt.session("Be brief. " * 6, log=True) as session:
+            with rt.session("Be brief. " * 6, history=True) as session:
                 _, reused, _ = answered(session, message, shared=0)
                 n_pinned = rt.block_loop.pinned[0][1]
                 assert reused == (n_pinned if i else 0)
@@ -122,12 +122,12 @@ def test_tools_are_part_of_the_beginning(open_runtime):
 @pytest.mark.usefixtures("talkative")
 def test_a_question_that_has_to_be_in_mind_reads_the_text_again(open_runtime):
     """Unless every token has its cells: then no question makes a difference."""
-    with open_runtime(policy="keydiff") as rt, rt.session(log=True) as first:
+    with open_runtime(policy="keydiff") as rt, rt.session(history=True) as first:
         expected = answered(first, history("Where was it?"), shared=0)
         asked(rt, history("Who came first?"), first)
         assert asked(rt, history("Where was it?"), shared=0) == expected
         assert asked(rt, history("Where was it?"), first, focus=False)[1] == 0  # it was read with a general question
-    with open_runtime(budget=1500) as rt, rt.session(log=True) as first:
+    with open_runtime(budget=1500) as rt, rt.session(history=True) as first:
         answered(first, history("Where was it?"), shared=0)
         asked(rt, history("Who came first?"), first)
         assert asked(rt, history("Where was it?"), shared=0)[1] > 300
@@ -156,7 +156,7 @@ def test_a_shorter_history_has_no_keys_that_were_turned_for_a_longer_one(open_ru
 
 @pytest.mark.usefixtures("talkative")
 def test_the_same_history_is_read_with_its_question_again(open_runtime):
-    with open_runtime() as rt, rt.session(log=True) as first:
+    with open_runtime() as rt, rt.session(history=True) as first:
         expected = answered(first, history("Where was it?"), shared=0)
         assert asked(rt, history("Where was it?"), first) == expected
         assert kept(rt).lengths == []
@@ -165,7 +165,7 @@ def test_the_same_history_is_read_with_its_question_again(open_runtime):
 @pytest.mark.usefixtures("talkative")
 def test_a_conversation_that_goes_on_otherwise_is_no_shared_text(open_runtime):
     """A reply came back with other words: what the user says next is read with its question."""
-    with open_runtime() as rt, rt.session(log=True) as first:
+    with open_runtime() as rt, rt.session(history=True) as first:
         messages = history("Where was it?")
         answered(first, messages, shared=0)
         messages += [{"role": "assistant", "content": "Nowhere."}, {"role": "user", "content": BOOK}]
@@ -179,7 +179,7 @@ def test_a_conversation_that_goes_on_otherwise_is_no_shared_text(open_runtime):
 @pytest.mark.usefixtures("talkative")
 def test_a_session_that_read_something_else_begins_there_too(open_runtime):
     """Afterwards its log and its turns are those of the history, and it goes on with them."""
-    with open_runtime() as rt, rt.session(log=True) as first, rt.session(log=True) as other:
+    with open_runtime() as rt, rt.session(history=True) as first, rt.session(history=True) as other:
         answered(first, history("Where was it?"), shared=0)
         expected, *_ = asked(rt, history("Who came first?"), first)
         list(other.chat(words(50, "other"), max_tokens=3))
@@ -197,7 +197,7 @@ def test_a_session_that_read_something_else_begins_there_too(open_runtime):
 
 
 def test_nothing_is_kept_where_nothing_may_lie_on_the_disk(open_runtime):
-    with open_runtime(swap_bytes=0) as rt, rt.session(log=True) as first:
+    with open_runtime(swap_bytes=0) as rt, rt.session(history=True) as first:
         expected = answered(first, history("Where was it?", system=SYSTEM), shared=0)
         for _ in range(2):
             assert asked(rt, history("Where was it?", system=SYSTEM), shared=300) == expected
@@ -254,7 +254,7 @@ def test_a_full_disk_keeps_nothing_and_loses_nothing(open_runtime, monkeypatch):
 @pytest.mark.parametrize("damage", ["cut", "changed", "gone"])
 def test_a_damaged_file_is_read_again(open_runtime, damage):
     """Also by a session that has read something else, whose checkpoints are left to it."""
-    with open_runtime() as rt, rt.session(log=True) as other:
+    with open_runtime() as rt, rt.session(history=True) as other:
         expected, _, n_tokens = asked(rt, history("Hello", "", SYSTEM))
         list(other.chat("What is it?", max_tokens=3))
         (beginning,) = kept(rt)._all
@@ -279,7 +279,7 @@ def test_a_damaged_file_is_read_again(open_runtime, damage):
 
 @pytest.mark.usefixtures("talkative")
 def test_a_history_that_is_cancelled_keeps_only_what_it_has_read(open_runtime):
-    with open_runtime() as rt, rt.session(log=True) as first, rt.session(log=True) as session:
+    with open_runtime() as rt, rt.session(history=True) as first, rt.session(history=True) as session:
         answered(first, history("Where was it?", system=SYSTEM), shared=shared_with(rt, history("Hi", "", SYSTEM)))
         n_opening = kept(rt).lengths[0]
         messages = history("Who came first?", system=SYSTEM)
@@ -300,7 +300,7 @@ def test_a_history_that_is_cancelled_keeps_only_what_it_has_read(open_runtime):
 @pytest.mark.usefixtures("talkative")
 def test_two_histories_at_once_share_one_reading(open_runtime):
     """The second one waits for its turn, and begins where the first one was."""
-    with open_runtime() as rt, rt.session(log=True) as first:
+    with open_runtime() as rt, rt.session(history=True) as first:
         answered(first, history("Where was it?"), shared=0)
         questions = ["Who came first?", "And who else?"]
         shared = first.common_prefix_length(history(questions[0]))
@@ -321,5 +321,8 @@ def test_two_histories_at_once_share_one_reading(open_runtime):
 
 @pytest.mark.parametrize("shared", [-1, True, "many"])
 def test_a_number_that_is_none_is_refused(runtime, shared):
-    with runtime.session(log=True) as session, pytest.raises(edgekv.ConfigError, match=r"^shared=.* is not possible"):
+    with (
+        runtime.session(history=True) as session,
+        pytest.raises(edgekv.ConfigError, match=r"^shared=.* is not possible"),
+    ):
         answered(session, history("What?"), shared=shared)

@@ -121,7 +121,7 @@ def test_a_template_of_a_file_takes_the_place_of_the_models(tiny_model, tmp_path
         assert text.startswith("[system] Be brief.")
         assert text.endswith("[assistant]")
         n_tokens = runtime.count_tokens(HELLO)
-        with runtime.session(system="Be brief.", log=True) as session:
+        with runtime.session(system="Be brief.", history=True) as session:
             list(session.chat("Hello", max_tokens=2))
             assert abs(session.stats.prompt_tokens - n_tokens) <= 1  # a first token may come before the text
             assert "[user] Hello" in "".join(session.text())
@@ -161,7 +161,7 @@ def test_reasoning_is_asked_for_or_left_out_where_a_template_can(tiny_model, tmp
         settings = SETTINGS | {"isolated": isolated, "thinking": thinking}
         with edgekv.Runtime(path, chat_template=file, **settings) as runtime:
             ends[thinking] = runtime.prompt_text(HELLO).rpartition("<assistant>")[2]
-            with runtime.session(log=True) as session:
+            with runtime.session(history=True) as session:
                 list(session.chat("Hello", max_tokens=1))
                 assert "<assistant>" + ends[thinking] in "".join(session.text())
     assert ends == {None: "", True: "<think>", False: "<none>"}
@@ -297,7 +297,7 @@ def test_no_mark_reaches_the_model(tiny_model, tmp_path, template, told):
     file.write_text(template)
     with (
         edgekv.Runtime(tiny_model(n_layer=2, n_ctx_train=2048), chat_template=file, **SETTINGS) as runtime,
-        runtime.session(system="S", log=True) as session,
+        runtime.session(system="S", history=True) as session,
     ):
         for i in range(4):
             list(session.chat(f"message {i}", max_tokens=1))
@@ -330,7 +330,7 @@ def test_tools_are_told_by_the_user_if_a_template_has_no_system_messages(tiny_mo
     file.write_text(BARE)
     path = tiny_model(n_layer=2, n_ctx_train=2048)
     settings = SETTINGS | {"budget": 512, "chat_template": file, "grammars": True}
-    with edgekv.Runtime(path, **settings) as runtime, runtime.session(log=True) as session:
+    with edgekv.Runtime(path, **settings) as runtime, runtime.session(history=True) as session:
         list(session.continue_from([{"role": "user", "content": "Hi"}], tools=[TOOL], max_tokens=1))
         text = "".join(session.text())
     assert text.startswith("[user|You can call functions.")

@@ -125,7 +125,7 @@ def dropping():
 def test_a_dropped_runtime_is_freed(open_runtime, workers, left, isolated):
     before = held()
     runtime = open_runtime(isolated=isolated)
-    with runtime.session(system="Be brief.", log=True) as session:
+    with runtime.session(system="Be brief.", history=True) as session:
         list(session.chat("word " * 100, max_tokens=3))
     session = None
     with dropping():
@@ -240,7 +240,7 @@ def test_a_dropped_runtime_is_freed_at_once_with_its_sessions(open_runtime):
     gc.disable()
     try:
         runtime = open_runtime()
-        "".join(runtime.session(log=True).generate("Hi", max_tokens=2))
+        "".join(runtime.session(history=True).generate("Hi", max_tokens=2))
         with pytest.warns(ResourceWarning, match=DROPPED):
             runtime = None
     finally:

@@ -31,7 +31,7 @@ def roomy(default_model):
 
 
 def test_the_same_request_again_reads_one_token(roomy):
-    with roomy.session(log=True) as session:
+    with roomy.session(history=True) as session:
         first, stats = reply(session, chat(TEXT))
         n_tokens = stats.prompt_tokens
         for _ in range(2):
@@ -41,7 +41,7 @@ def test_the_same_request_again_reads_one_token(roomy):
 
 
 def test_another_question_and_a_branch_read_what_differs(roomy):
-    with roomy.session(log=True) as session, roomy.session(log=True) as fresh:
+    with roomy.session(history=True) as session, roomy.session(history=True) as fresh:
         reply(session, chat(TEXT + "Where is it?"))
         reply(session, chat(TEXT + "Where is it?", "By the river.", "And the roads?"))
         for messages in (chat(TEXT + "Who stood there?"), chat(TEXT + "Where is it?", "There.", "And the roads?")):
@@ -52,7 +52,7 @@ def test_another_question_and_a_branch_read_what_differs(roomy):
 
 
 def test_a_session_that_went_back_has_the_turns_and_the_log_of_a_fresh_one(roomy):
-    with roomy.session(log=True) as session, roomy.session(log=True) as fresh:
+    with roomy.session(history=True) as session, roomy.session(history=True) as fresh:
         messages = chat(TEXT + "Where is it?")
         reply(fresh, messages)
         reply(session, chat(TEXT + "Who stood there, and for how long?"))
@@ -71,7 +71,7 @@ def tiny(tmp_path_factory):
 
 def test_after_an_eviction_nothing_is_dropped(tiny):
     options = {"memory": "1GiB", "budget": 64, "block": 32, "policy": "keydiff", "threads": 1}
-    with edgekv.Runtime(tiny, **options) as rt, rt.session(log=True) as session:
+    with edgekv.Runtime(tiny, **options) as rt, rt.session(history=True) as session:
         reply(session, IDS, 8)
         assert session.n_cells < session.n_past
         session.rewind(session.n_past - 3)
@@ -82,16 +82,16 @@ def test_after_an_eviction_nothing_is_dropped(tiny):
 @pytest.mark.parametrize("policy", ["h2o", "snapkv", "tova", "replay", "keydiff+merge"])
 def test_every_policy_says_what_a_fresh_session_says(tiny, policy):
     options = {"memory": "1GiB", "budget": 128, "block": 32, "policy": policy, "threads": 1}
-    with edgekv.Runtime(tiny, **options) as rt, rt.session(log=True) as session:
+    with edgekv.Runtime(tiny, **options) as rt, rt.session(history=True) as session:
         for n in (100, 99, 60, 100):
             told = reply(session, [*IDS[:n], 3])[0]
-            with rt.session(log=True) as fresh:
+            with rt.session(history=True) as fresh:
                 assert told == reply(fresh, [*IDS[:n], 3])[0]
 
 
 def test_more_than_can_be_dropped_is_refused(tiny):
     options = {"memory": "1GiB", "budget": 128, "block": 32, "policy": "keydiff", "threads": 1}
-    with edgekv.Runtime(tiny, **options) as rt, rt.session(log=True) as session:
+    with edgekv.Runtime(tiny, **options) as rt, rt.session(history=True) as session:
         reply(session, IDS, 4)
         cache = rt.block_loop.cache
         n = cache.n_droppable

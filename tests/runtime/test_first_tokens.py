@@ -66,7 +66,7 @@ def space(runtime):
 @pytest.mark.parametrize("way", ["generate", "continue_from"])
 def test_a_raw_prompt(case, way):
     runtime, (first, last), _ = case
-    with runtime.session(log=True) as session:
+    with runtime.session(history=True) as session:
         list(getattr(session, way)("The key is", max_tokens=0))
         assert told(runtime, fed(session)) == f"{first}{space(runtime)}The key is{last}"
     assert told(runtime, runtime.tokenize("The key is", begin=True)) == f"{first}{space(runtime)}The key is{last}"
@@ -75,14 +75,14 @@ def test_a_raw_prompt(case, way):
 def test_a_raw_prompt_that_has_the_tokens_already(case):
     """llama.cpp's server feeds them twice, and warns."""
     runtime, (first, last), _ = case
-    with runtime.session(log=True) as session:
+    with runtime.session(history=True) as session:
         list(session.continue_from(f"{first}The key is{last}", max_tokens=0))
         assert told(runtime, fed(session)) == f"{first}{space(runtime)}The key is{last}"
 
 
 def test_a_raw_prompt_goes_on(case):
     runtime, (first, last), _ = case
-    with runtime.session(log=True) as session:
+    with runtime.session(history=True) as session:
         list(session.generate("The key", max_tokens=0))
         list(session.generate(" is", max_tokens=0))
         assert told(runtime, fed(session)) == f"{first}{space(runtime)}The key{last} is{last}"
@@ -91,7 +91,7 @@ def test_a_raw_prompt_goes_on(case):
 @pytest.mark.parametrize("add_bos", [False, True])
 def test_a_gap(tmp_path, add_bos):
     path = write_vocabulary(tmp_path / "model.gguf", "code", add_bos=add_bos)
-    with edgekv.Runtime(path, **SETTINGS) as runtime, runtime.session(log=True) as session:
+    with edgekv.Runtime(path, **SETTINGS) as runtime, runtime.session(history=True) as session:
         list(session.continue_from(edgekv.Infill("a", "b"), max_tokens=0))
         around = "<|fim_prefix|>a<|fim_suffix|>b<|fim_middle|>"
         assert told(runtime, fed(session)) == add_bos * B + around
@@ -100,7 +100,7 @@ def test_a_gap(tmp_path, add_bos):
 @pytest.mark.parametrize("way", ["chat", "continue_from"])
 def test_messages(case, way):
     runtime, _, (first, last) = case
-    with runtime.session(log=True) as session:
+    with runtime.session(history=True) as session:
         list(getattr(session, way)("Hi" if way == "chat" else HELLO, max_tokens=0))
         text, whole = told(runtime, fed(session)), runtime.prompt_text(HELLO)
     whole = first + whole.removeprefix(first or "\0").removesuffix(last or "\0") + last
@@ -113,7 +113,7 @@ def test_a_template_begins_with_the_space_too(tmp_path):
         "": "{% for m in messages %}{{ '[INST]' if m.role == 'user' }}{{ m.content }}{{ eos_token }}{% endfor %}"
     }
     path = write_vocabulary(tmp_path / "model.gguf", "spm", templates=template)
-    with edgekv.Runtime(path, **SETTINGS) as runtime, runtime.session(log=True) as session:
+    with edgekv.Runtime(path, **SETTINGS) as runtime, runtime.session(history=True) as session:
         talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, *HELLO]
         list(session.continue_from(talk, max_tokens=0))
         assert told(runtime, fed(session)) == "<s> [INST]a</s> b</s> [INST]Hi</s>"

@@ -56,13 +56,13 @@ def test_parts_are_found_or_given(local_runtime, probes, path, focus, ends):
 
 def test_every_way_to_read_takes_parts(local_runtime, probes):
     parts = ["the captain", "the harbour"]
-    with local_runtime.session(log=True) as session:
+    with local_runtime.session(history=True) as session:
         list(session.chat(words(60), focus=parts, max_tokens=1))
     with local_runtime.session() as session:
         session.read(words(60), focus=parts)
-    with local_runtime.session(log=True) as session:
+    with local_runtime.session(history=True) as session:
         list(session.continue_from([{"role": "user", "content": words(60)}], focus=parts, max_tokens=1))
-    with local_runtime.session(log=True) as session:
+    with local_runtime.session(history=True) as session:
         session.prefill_prefix(local_runtime.tokenize(words(60)), focus=parts)
     assert len(probes) >= 4
     assert all(len(each) == 2 and each[1] == "\nthe harbour" for each in probes)

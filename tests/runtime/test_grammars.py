@@ -182,7 +182,7 @@ def test_generating_and_reading_long_texts_work_alike(runtime):
 
 
 def test_rewinding_and_histories(runtime):
-    with runtime.session(log=True) as session:
+    with runtime.session(history=True) as session:
         messages = [{"role": "user", "content": "A person?"}]
         reply = "".join(session.continue_from(messages, json_schema=PERSON, max_tokens=400, allow_loops=True))
         jsonschema.validate(json.loads(reply), PERSON)

@@ -42,7 +42,7 @@ def expected(runtime, before, after, files=()):
 
 
 def reply(runtime, history, **further):
-    with runtime.session(log=True) as session:
+    with runtime.session(history=True) as session:
         text = "".join(
             session.continue_from(history, max_tokens=12, sampling=edgekv.Sampling(temperature=0), **further)
         )
@@ -91,7 +91,7 @@ def test_a_stored_gap_is_the_same_prompt(code_model):
 @pytest.mark.parametrize("tokenizer", ["bpe", "spm"])
 def test_a_model_without_such_tokens_is_refused_by_name(tiny_model, tokenizer):
     model = tiny_model(tokenizer=tokenizer, head_dim=64)
-    with edgekv.Runtime(model, **OPTIONS) as runtime, runtime.session(log=True) as session:
+    with edgekv.Runtime(model, **OPTIONS) as runtime, runtime.session(history=True) as session:
         with pytest.raises(edgekv.InputError, match="fill in the middle"):
             "".join(session.continue_from(Infill(BEFORE, AFTER)))
         assert "".join(session.continue_from(BEFORE, max_tokens=4))  # the session goes on
@@ -100,7 +100,7 @@ def test_a_model_without_such_tokens_is_refused_by_name(tiny_model, tokenizer):
 def test_log_probabilities_of_a_prompt_are_those_of_one_text(code_model):
     with (
         edgekv.Runtime(code_model, **OPTIONS) as runtime,
-        runtime.session(log=True) as session,
+        runtime.session(history=True) as session,
         pytest.raises(edgekv.ConfigError, match="prompt_logprobs"),
     ):
         "".join(session.continue_from(Infill(BEFORE, AFTER), logprobs=0, prompt_logprobs=True))

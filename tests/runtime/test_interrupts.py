@@ -128,7 +128,7 @@ class Told:
         self.runtime, self.fed = runtime, fed
         opening = Turns(runtime.model, system).opening().count()
         self.timeline = [(0, "new"), (1, "opening"), (opening + 1, "user")]
-        with runtime.session(system, log=True) as session:
+        with runtime.session(system, history=True) as session:
             for question in ("What?", words(6)):
                 self.note(session, partial(say, question=question))
             self.start, self.before = session.snapshot(), (session.n_past, *state_of(session))
@@ -145,7 +145,7 @@ class Told:
 
     def again(self):
         """A session as this one was at its snapshot."""
-        session = self.runtime.session(log=True, start=self.start)
+        session = self.runtime.session(history=True, start=self.start)
         assert session.n_past == self.before[0]  # it has begun
         self.fed.clear()
         self.fed.update(enumerate(self.tokens[: self.before[0]]))
@@ -227,7 +227,7 @@ def no_flushing(monkeypatch):
 
 def as_at_once(told, found):
     """Check that replies, with nothing evicted, are those of a session that read the same tokens at once."""
-    with told.runtime.session(log=True) as other:
+    with told.runtime.session(history=True) as other:
         for tokens, reply in found.items():
             assert list(other.continue_from(tokens, max_tokens=3, sampling=GREEDY, allow_loops=True)) == reply
 
@@ -284,7 +284,7 @@ def test_a_shared_beginning(open_told, tmp_path):
         history = [system, {"role": "user", "content": f"{text} {question}"}]
         return list(session.continue_from(history, shared=100, max_tokens=3, sampling=GREEDY, allow_loops=True))
 
-    with told.runtime.session("Be brief.", log=True) as other:
+    with told.runtime.session("Be brief.", history=True) as other:
         ask(other, "What?")
     with told.again() as session:
         before, pending = log_of(session), state_of(session)[1]
@@ -323,7 +323,7 @@ def test_going_back(open_told, tmp_path, checkpoints):
 
 def test_saving_and_snapshots(open_told, tmp_path):
     told = open_told(**ROOMY)
-    with told.runtime.session("Be brief.", log=True) as session:
+    with told.runtime.session("Be brief.", history=True) as session:
         say(session, "What?")
         earlier = session.snapshot()
 
@@ -414,7 +414,7 @@ def interrupt_after(monkeypatch, name, i, error=KeyboardInterrupt):
 @pytest.mark.parametrize("i", range(6))
 def test_an_interrupt_after_a_feed(roomy_here, monkeypatch, tmp_path, i):
     """The interrupt comes between the feed and its note. Nothing is fed twice, and the saved file is sound."""
-    with roomy_here.session(log=True) as session:
+    with roomy_here.session(history=True) as session:
         say(session, "What?")
         with monkeypatch.context() as patch:
             interrupt_after(patch, "edgekv_cache_feed", i)
@@ -439,7 +439,7 @@ def test_an_interrupt_while_going_back(roomy_here, monkeypatch, name, error):
     """The session stands at the checkpoint, where reading came to, or where later cells were dropped."""
     if name != "edgekv_cache_drop":
         monkeypatch.setattr(BlockLoop, "earliest", property(lambda self: self.cache.n_past))
-    with roomy_here.session(log=True) as session, roomy_here.session(log=True) as other:
+    with roomy_here.session(history=True) as session, roomy_here.session(history=True) as other:
         for it in (session, other):
             say(it, "What?")
             say(it, words(20))
@@ -459,11 +459,11 @@ def test_an_interrupt_while_going_back(roomy_here, monkeypatch, name, error):
 @pytest.mark.parametrize("i", [0, 1])
 def test_an_interrupt_while_loading(roomy_here, monkeypatch, tmp_path, error, i):
     """A session whose cells are lost says so; it does not go on empty."""
-    with roomy_here.session(log=True) as saved:
+    with roomy_here.session(history=True) as saved:
         say(saved, words(30))
         saved.save(tmp_path / "a")
         reply = say(saved)
-    with roomy_here.session(log=True) as session:
+    with roomy_here.session(history=True) as session:
         say(session)
         with monkeypatch.context() as patch:
             interrupt_after(patch, ("edgekv_cache_restore_numbers", "edgekv_cache_restore_rows")[i], 0, error)
@@ -481,7 +481,10 @@ def test_a_prompt_that_is_not_read_changes_no_turn(roomy_here, monkeypatch, tmp_
     book, read_text = tmp_path / "book.txt", text.read_text
     book.write_text("a b c")
     for told in (False, True):
-        with roomy_here.session("Be brief.", log=True) as session, roomy_here.session("Be brief.", log=True) as other:
+        with (
+            roomy_here.session("Be brief.", history=True) as session,
+            roomy_here.session("Be brief.", history=True) as other,
+        ):
             for it in (session, other):
                 if told:
                     say(it, "What?")
@@ -501,7 +504,7 @@ def test_a_prompt_that_is_not_read_changes_no_turn(roomy_here, monkeypatch, tmp_
 def test_a_system_message_that_was_cut_is_read_again(roomy, log):
     """A cancel while it is read, and then another one."""
     system = words(50)
-    with roomy.session(system, log=log) as session, roomy.session(system) as other:
+    with roomy.session(system, history=log) as session, roomy.session(system) as other:
         for n in (32, 64):
             say(session, progress=lambda progress, n=n: session.cancel() if progress.tokens_done >= n else None)
             assert session.stats.finish_reason == "cancelled"
@@ -523,11 +526,11 @@ def test_an_interrupt_of_the_host_of_a_worker(small_model):
     """At lines of edgekv.worker that a reply passes here: the next use works, or says that the worker is gone."""
     options = ROOMY | {"isolated": True}
     runtime, n_lost, n_checked = edgekv.Runtime(small_model, **options), 0, 0
-    with runtime.session(log=True) as session:
+    with runtime.session(history=True) as session:
         passed = lines_of(lambda: say(session, "a"))
     first = {line: k for k, line in reversed(list(enumerate(passed))) if os.sep + "worker" + os.sep in line[0]}
     for k in [*first.values()][::24]:
-        session = runtime.session(log=True)
+        session = runtime.session(history=True)
         run_at(partial(say, session, "a"), k, next(ERRORS))
         try:
             say(session, "b")

@@ -25,7 +25,7 @@ def test_shades_are_those_of_the_heads(open_runtime, monkeypatch, policy, isolat
     """Also where the log is read in several pieces, of heads of different lengths, and while another session rests."""
     monkeypatch.setattr("edgekv.session.TOKENS_AT_ONCE", 50)
     assert TOKENS_AT_ONCE > 50
-    with open_runtime(policy=policy, isolated=isolated) as rt, rt.session("Be brief.", log=True) as session:
+    with open_runtime(policy=policy, isolated=isolated) as rt, rt.session("Be brief.", history=True) as session:
         text = words(150) + " naïve 漢字"
         "".join(session.chat(text, max_tokens=5))
         with rt.session() as other:
@@ -50,7 +50,7 @@ def test_shades_are_those_of_the_heads(open_runtime, monkeypatch, policy, isolat
 
 
 def test_what_was_not_fed_has_no_shade(open_runtime):
-    with open_runtime() as rt, rt.session(log=True) as session:
+    with open_runtime() as rt, rt.session(history=True) as session:
         assert list(session.kept()) == []
         "".join(session.chat("Hello", max_tokens=1))
         assert session.stats.generated_tokens == 1
@@ -62,9 +62,9 @@ def test_what_was_not_fed_has_no_shade(open_runtime):
 
 def test_what_is_refused(open_runtime):
     with open_runtime() as rt:
-        with rt.session() as plain, pytest.raises(edgekv.SessionError, match="keeps no log"):
+        with rt.session() as plain, pytest.raises(edgekv.SessionError, match="keeps no history"):
             next(plain.kept())
-        session = rt.session(log=True)
+        session = rt.session(history=True)
         pieces = session.chat("Hello", max_tokens=50)
         next(pieces)
         with pytest.raises(edgekv.SessionError, match="already answering"):

@@ -47,14 +47,14 @@ def said(session):
 
 def left_alone(runtime):
     """Return what a session says after a reply that was left, and what it holds."""
-    with runtime.session(log=True) as session:
+    with runtime.session(history=True) as session:
         session.read(words(90))
         begun(session).close()
         return session.n_past, said(session), session.kept_positions(1, 1).tolist()
 
 
 def test_a_reply_that_is_left_has_its_checkpoint_at_once_if_nobody_is_at_work(local_runtime):
-    with local_runtime.session(log=True) as session:
+    with local_runtime.session(history=True) as session:
         begun(session).close()
         assert checkpoints(session) == [session.n_past]
 
@@ -62,7 +62,7 @@ def test_a_reply_that_is_left_has_its_checkpoint_at_once_if_nobody_is_at_work(lo
 def test_a_reply_that_is_left_beside_others_has_its_checkpoint_at_the_next_use(local_runtime, monkeypatch):
     """The other session is about to swap this one out, whose cells are still there."""
     expected = left_alone(local_runtime)
-    with local_runtime.session(log=True) as session, local_runtime.session() as other:
+    with local_runtime.session(history=True) as session, local_runtime.session() as other:
         session.read(words(90))
         pieces, before = begun(session), checkpoints(session)
         at_work, left, copy = threading.Event(), threading.Event(), Cache.copy_snapshot
@@ -97,7 +97,7 @@ def test_a_reply_that_is_left_within_the_call_of_another_session_changes_neither
     with runtime.session() as alone:
         alone.read(words(90, "other"))
         expected_of_other = said(alone)
-    with runtime.session(log=True) as session, runtime.session() as other:
+    with runtime.session(history=True) as session, runtime.session() as other:
         session.read(words(90))
         replies = [begun(session)]
 
@@ -119,7 +119,7 @@ def test_a_reply_that_is_left_within_the_call_of_another_session_changes_neither
 
 
 def test_a_session_that_is_closed_in_a_pause_of_its_reply_is_freed_at_once(local_runtime):
-    session = local_runtime.session(log=True)
+    session = local_runtime.session(history=True)
     pieces = begun(session)
     session.close()
     assert session._conversation.state.history is None
@@ -129,6 +129,6 @@ def test_a_session_that_is_closed_in_a_pause_of_its_reply_is_freed_at_once(local
 
 def test_a_runtime_that_is_closed_within_the_call_of_a_session_ends_it(open_runtime):
     runtime = open_runtime()
-    session = runtime.session(log=True)
+    session = runtime.session(history=True)
     with pytest.raises(edgekv.SessionError, match="closed"):
         session.read(words(90), progress=lambda _: runtime.close())

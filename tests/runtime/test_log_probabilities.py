@@ -108,7 +108,7 @@ def test_a_prompt_has_the_probabilities_of_all_its_tokens(runtime, local_runtime
     silent = next(token for token in range(model.n_vocab) if not model.piece(token))
     words = runtime.tokenize("a b c")
     for prompt in (words, [*words, silent, silent], [silent, *words, silent, *words], [silent]):
-        with runtime.session(log=True) as session:
+        with runtime.session(history=True) as session:
             options = {"logprobs": 1, "prompt_logprobs": True, "ignore_eos": True}
             told = [token for piece in session.continue_from(prompt, max_tokens=0, **options) for token in piece.tokens]
         assert [token.id for token in told] == prompt

@@ -16,7 +16,7 @@ def pieces_of(session, text):
 
 def history(runtime, text, **options):
     """Return what a session alone in its runtime says and holds, before and after it went back."""
-    with runtime.session(log=True, **options) as session:
+    with runtime.session(history=True, **options) as session:
         session.read(words(200))
         n_read = session.n_past
         first = say(session, text, allow_loops=True)
@@ -32,7 +32,7 @@ def test_sessions_that_take_turns_keep_their_own_logs(open_runtime, tmp_path, is
     with open_runtime(isolated=isolated) as runtime:
         expected = [history(runtime, text) for text in texts]
     with open_runtime(isolated=isolated, swap_memory="1MiB", swap_dir=tmp_path) as runtime:
-        sessions = [runtime.session(log=True) for _ in texts]
+        sessions = [runtime.session(history=True) for _ in texts]
         reads, said = [], ["" for _ in texts]
         for session in sessions:
             session.read(words(200))
@@ -57,7 +57,7 @@ def test_sessions_that_take_turns_keep_their_own_logs(open_runtime, tmp_path, is
 def test_a_session_is_loaded_beside_others(open_runtime, tmp_path, isolated):
     """The loaded session has its file's log. The session that had the cells goes on as if nothing came between."""
     with open_runtime(isolated=isolated) as runtime:
-        with runtime.session(log=True) as session:
+        with runtime.session(history=True) as session:
             session.read(words(150))
             session.save(tmp_path / "a")
             expected = say(session, allow_loops=True), "".join(session.text())
@@ -74,14 +74,14 @@ def test_a_session_is_loaded_beside_others(open_runtime, tmp_path, isolated):
 
 
 def test_a_session_with_a_log_begins_with_a_snapshot_that_has_one(open_runtime):
-    with open_runtime() as runtime, runtime.session(log=True) as first, runtime.session() as plain:
+    with open_runtime() as runtime, runtime.session(history=True) as first, runtime.session() as plain:
         first.read(words(150))
         plain.read("a b c")
-        with runtime.session(start=first.snapshot(), log=True) as second:
+        with runtime.session(start=first.snapshot(), history=True) as second:
             assert [turn.role for turn in second.turns()] == [turn.role for turn in first.turns()]
             assert say(second, allow_loops=True) == say(first, allow_loops=True)
-        with pytest.raises(edgekv.SessionError, match="without a log"):
-            runtime.session(start=plain.snapshot(), log=True)
+        with pytest.raises(edgekv.SessionError, match="without a history"):
+            runtime.session(start=plain.snapshot(), history=True)
 
 
 @pytest.mark.usefixtures("talkative")
@@ -93,7 +93,7 @@ def test_sessions_with_logs_rest_where_there_is_no_room(open_runtime, isolated):
     with open_runtime(isolated=isolated, prompt_lookup="on") as runtime:
         expected = [history(runtime, text) for text in texts]
     with open_runtime(isolated=isolated, prompt_lookup="on", swap_memory=0, swap_bytes=0) as runtime:
-        sessions = [runtime.session(log=True) for _ in texts]
+        sessions = [runtime.session(history=True) for _ in texts]
         reads, firsts = [], []
         for session in sessions:
             session.read(words(200))
@@ -120,7 +120,11 @@ def test_sessions_with_logs_rest_where_there_is_no_room(open_runtime, isolated):
 
 @pytest.mark.usefixtures("talkative")
 def test_a_checkpoint_that_a_session_rests_in_is_lost(open_runtime):
-    with open_runtime(swap_memory=0) as runtime, runtime.session(log=True) as lost, runtime.session(log=True) as other:
+    with (
+        open_runtime(swap_memory=0) as runtime,
+        runtime.session(history=True) as lost,
+        runtime.session(history=True) as other,
+    ):
         say(lost)
         expected = say(other)
         spoil(lost._conversation.state.history.checkpoints.newest.stored.file)
@@ -137,7 +141,7 @@ def test_a_checkpoint_that_a_session_rests_in_is_lost(open_runtime):
 def test_a_turn_that_ends_while_others_have_the_cells_has_its_checkpoint(open_runtime, isolated):
     """The checkpoint is taken when the session has its cells again, before anything else is read."""
     with open_runtime(isolated=isolated) as runtime:
-        sessions = [runtime.session(log=True) for _ in range(2)]
+        sessions = [runtime.session(history=True) for _ in range(2)]
         n_pieces = len(list(pieces_of(sessions[0], words(100))))
         pieces = pieces_of(sessions[1], words(100))
         for _ in range(n_pieces):

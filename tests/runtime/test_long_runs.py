@@ -59,7 +59,7 @@ with edgekv.Runtime(path, **settings) as runtime:
         assert runtime.count_tokens([{"role": role, "content": run}, hello]) > n
     assert runtime.count_tokens(run) == n
     assert runtime.count_tokens(edgekv.Infill(run, run)) > 2 * n
-    with runtime.session(log=True) as session:
+    with runtime.session(history=True) as session:
         for history, limits in (([hello], {"tools": [tool]}), ([hello], {"json_schema": schema}), (run[:100], {})):
             list(session.continue_from(history, max_tokens=2, **limits))
 """

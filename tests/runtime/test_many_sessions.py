@@ -519,7 +519,7 @@ def test_what_is_closed_while_another_thread_reads_its_text_says_so(tiny_model, 
     """Each call meets the close at another line, so every one of them has to be safe."""
     for _ in range(6):
         rt = edgekv.Runtime(tiny_model(n_layer=2), **SETTINGS)
-        session = rt.session(log=True)
+        session = rt.session(history=True)
         session.read(words(60))
         errors, looking = [], threading.Event()
 

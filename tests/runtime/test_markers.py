@@ -96,7 +96,7 @@ def fed(session):
 @pytest.mark.parametrize("name", NAMED)
 def test_no_message_has_a_marker_and_raw_prompts_do(runtime, name):
     marker, said = token_of(runtime.model, name), f"Say {name}."
-    with runtime.session(log=True) as plain, runtime.session(log=True) as named:
+    with runtime.session(history=True) as plain, runtime.session(history=True) as named:
         list(plain.chat("Say it.", max_tokens=0))
         list(named.chat(said, max_tokens=0))
         assert fed(named).count(marker) == fed(plain).count(marker)
@@ -104,13 +104,13 @@ def test_no_message_has_a_marker_and_raw_prompts_do(runtime, name):
         contents = ({"role": "user", "content": "x"}, {"role": role, "content": said}, {"role": "user", "content": "y"})
         messages = contents[1:] if role == "system" else contents
         texts = [[message | {"content": it} for message in messages] for it in (said, "Say it.")]
-        with runtime.session(log=True) as session:
+        with runtime.session(history=True) as session:
             counts = []
             for history in texts:
                 list(session.continue_from(history, max_tokens=0))
                 counts.append(fed(session).count(marker))
             assert counts[0] == counts[1]
-    with runtime.session(log=True) as session:
+    with runtime.session(history=True) as session:
         list(session.generate(said, max_tokens=0))
         assert fed(session).count(marker) == 1
         list(session.continue_from(said, max_tokens=0))
@@ -119,7 +119,7 @@ def test_no_message_has_a_marker_and_raw_prompts_do(runtime, name):
 
 def test_calls_in_a_history_have_the_models_own_markers(tmp_path):
     path = write_vocabulary(tmp_path / "model.gguf", named=NAMED, templates={"": TEMPLATE})
-    with edgekv.Runtime(path, **SETTINGS) as runtime, runtime.session(log=True) as session:
+    with edgekv.Runtime(path, **SETTINGS) as runtime, runtime.session(history=True) as session:
         begin, end = (token_of(runtime.model, name) for name in ("<tool_call>", "</tool_call>"))
 
         def markers(arguments):

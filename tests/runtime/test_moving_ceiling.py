@@ -71,10 +71,10 @@ def test_the_memory_goes_back_to_the_system(model, kv_type):
 @pytest.mark.parametrize("log", [False, True])
 def test_sessions_without_the_cells_give_theirs_up_too(model, swap, log):
     with opened(model, **swap) as rt:
-        sessions = [rt.session(log=log) for _ in range(3)]
+        sessions = [rt.session(history=log) for _ in range(3)]
         for session in sessions:
             reply(session, words(400), focus=False)
-        few = rt.session(log=log)
+        few = rt.session(history=log)
         reply(few, words(20))
         n_past, n_cells = few.n_past, few.n_cells
         rt.memory = lower(rt, 0.25)

@@ -133,7 +133,7 @@ def test_many_replies_at_once_choose_nearly_the_best_tokens(open_parallel, joine
         assert [1] * n in joined
         for i, pieces in enumerate(found):
             tokens = [token for piece in pieces for token in piece.tokens]
-            with rt.session(log=True) as session:
+            with rt.session(history=True) as session:
                 list(session.chat(questions[i], max_tokens=1, sampling=GREEDY))
                 block_loop = session._conversation.state.block_loop
                 for token in tokens[:-1]:  # the same tokens, fed one by one

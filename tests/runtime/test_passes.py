@@ -68,7 +68,7 @@ def test_the_second_pass_has_question_and_first_answer_in_mind(local_runtime, pa
 @pytest.mark.usefixtures("talkative")
 def test_the_conversation_is_as_after_one_pass_with_that_focus(runtime, path):
     """Here and in a worker: the cells are those of the second pass alone."""
-    with runtime.session(log=True) as session:
+    with runtime.session(history=True) as session:
         asked(session, path, passes=2)
         turns = [turn.role for turn in session.turns()]
         text = "".join(session.text())
@@ -99,7 +99,7 @@ def test_going_back_leaves_nothing_of_the_first_pass(open_runtime, path, options
     sampling = edgekv.Sampling(temperature=0.8, seed=3)
 
     def said(runtime, passes):
-        with runtime.session(log=options == {}) as session:
+        with runtime.session(history=options == {}) as session:
             if begun:
                 list(session.chat("Hello there", max_tokens=3, sampling=sampling))
             reply = asked(session, path, passes=passes, sampling=sampling)

@@ -34,12 +34,12 @@ def test_what_came_before_makes_no_difference(open_runtime, monkeypatch, policy,
         ends = [ids(rt, 40, "one"), ids(rt, 7, "other"), ids(rt, 130, "third")]
         found = []
         for end in ends:
-            with rt.session(log=True) as session:
+            with rt.session(history=True) as session:
                 session.prefill_prefix(beginning, focus=focus)
                 assert session.stats.finish_reason == "read"
                 steps.take()
                 found.append((answered(session, beginning + end), held(rt), session.budgets(), steps.take()))
-        with rt.session(log=True) as session:
+        with rt.session(history=True) as session:
             session.prefill_prefix(beginning, focus=focus)
             assert (session.stats.probes > 0) == (focus is not None)
             for end, (reply, cells, budgets, logits) in reversed(list(zip(ends, found, strict=True))):
@@ -62,7 +62,7 @@ def test_whole_blocks_are_read_as_all_at_once(open_runtime, monkeypatch, budget,
         tokens = ids(rt, 300)
         found = []
         for n in (0, 32, 256):
-            with rt.session(log=True) as session:
+            with rt.session(history=True) as session:
                 if n:
                     session.prefill_prefix(tokens[:n])
                 steps.take()
@@ -74,11 +74,11 @@ def test_whole_blocks_are_read_as_all_at_once(open_runtime, monkeypatch, budget,
 def test_messages_go_on_from_their_tokens(runtime):
     """As in a session that reads all of them, and in a worker."""
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"{words(20)}\n\nWhat?"}]
-    with runtime.session("Be brief.", log=True) as session:
+    with runtime.session("Be brief.", history=True) as session:
         alone = "".join(session.continue_from(messages, max_tokens=8))
         n_tokens = session.stats.prompt_tokens
         tokens = runtime.tokenize("".join(session.text()), special=True)[:n_tokens]
-    with runtime.session("Be brief.", log=True) as session:
+    with runtime.session("Be brief.", history=True) as session:
         session.prefill_prefix(tokens[:32])
         assert "".join(session.continue_from(messages, max_tokens=8)) == alone
         assert session.stats.reused_tokens == 32
@@ -86,7 +86,7 @@ def test_messages_go_on_from_their_tokens(runtime):
 
 
 def test_it_says_when_the_end_of_the_beginning_is_lost(open_runtime):
-    with open_runtime() as rt, rt.session(log=True, checkpoint_bytes=0) as session:
+    with open_runtime() as rt, rt.session(history=True, checkpoint_bytes=0) as session:
         beginning = ids(rt, 96)
         session.prefill_prefix(beginning)
         answered(session, beginning + ids(rt, 9, "other"))
@@ -95,9 +95,9 @@ def test_it_says_when_the_end_of_the_beginning_is_lost(open_runtime):
 
 
 def test_what_is_no_beginning_is_refused(runtime):
-    with runtime.session() as session, pytest.raises(edgekv.SessionError, match="keeps no log"):
+    with runtime.session() as session, pytest.raises(edgekv.SessionError, match="keeps no history"):
         session.prefill_prefix([1, 2])
-    with runtime.session(log=True) as session:
+    with runtime.session(history=True) as session:
         for wrong, message in (([], "history is empty"), ([1 << 30], "no token 1073741824"), (["a"], "no token id")):
             with pytest.raises(edgekv.InputError, match=message):
                 session.prefill_prefix(wrong)

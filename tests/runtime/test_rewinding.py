@@ -26,7 +26,7 @@ DRAWN = edgekv.Sampling(temperature=1.5, seed=3)
 
 @pytest.fixture
 def logged(runtime):
-    with runtime.session(log=True) as session:
+    with runtime.session(history=True) as session:
         yield session
 
 
@@ -65,7 +65,7 @@ def test_the_log_is_what_the_cells_saw(open_runtime, fed, monkeypatch, tmp_path,
     seen = []
     with (
         open_runtime(prompt_lookup=prompt_lookup, policy="keydiff") as rt,
-        rt.session("Be brief.", log=True) as session,
+        rt.session("Be brief.", history=True) as session,
     ):
         if prompt_lookup == "on":  # what is said goes round, with a slip now and then
             monkeypatch.setattr("edgekv.engine.speculation.SpeculationGate.allows_draft", lambda self, draft: True)
@@ -143,11 +143,11 @@ def test_the_transcript(logged, tmp_path):
 
 @pytest.mark.usefixtures("talkative")
 def test_a_system_message_and_a_plain_text_have_turns(runtime):
-    with runtime.session("Be brief.", log=True) as session:
+    with runtime.session("Be brief.", history=True) as session:
         reply = say(session, "Hello")
         told = [(turn.role, "".join(session.text(turn))) for turn in session.turns()]
         assert told == [("system", "Be brief."), ("user", "Hello"), ("assistant", reply)]
-    with runtime.session(log=True) as session:
+    with runtime.session(history=True) as session:
         reply = "".join(session.generate("Once upon a time", max_tokens=10))
         assert [(t.role, "".join(session.text(t))) for t in session.turns()] == [
             ("text", "Once upon a time"),
@@ -156,7 +156,7 @@ def test_a_system_message_and_a_plain_text_have_turns(runtime):
 
 
 def test_a_long_transcript_comes_in_pieces(open_runtime):
-    with open_runtime(budget=128, block=128) as rt, rt.session(log=True) as session:
+    with open_runtime(budget=128, block=128) as rt, rt.session(history=True) as session:
         text = words(6000)
         session.read(text)
         assert session.n_past > 3 * 4096
@@ -173,7 +173,7 @@ def test_a_long_transcript_comes_in_pieces(open_runtime):
 @pytest.mark.parametrize(("policy", "kv_type"), diagonal(POLICIES, ["f16", "q8_0", "q4_0"], whole=["keydiff"]))
 def test_after_a_return_it_is_as_if_the_rest_had_never_been(open_runtime, monkeypatch, policy, kv_type):
     """Cells, logits, and drawn tokens to the bit, at every end of a turn, in either order."""
-    with open_runtime(policy=policy, kv_type=kv_type) as rt, rt.session(log=True) as session:
+    with open_runtime(policy=policy, kv_type=kv_type) as rt, rt.session(history=True) as session:
         steps, ends = Steps(rt, monkeypatch), []
         session.read(words(120))
         for question in ("What?", words(30, "other"), "Why?", "Who?"):
@@ -194,7 +194,7 @@ def test_after_a_return_it_is_as_if_the_rest_had_never_been(open_runtime, monkey
 
 @pytest.mark.usefixtures("talkative")
 def test_a_return_beyond_the_trained_context(open_runtime, monkeypatch):
-    with open_runtime(n_ctx_train=512, kv_type="q8_0") as rt, rt.session(log=True) as session:
+    with open_runtime(n_ctx_train=512, kv_type="q8_0") as rt, rt.session(history=True) as session:
         session.read(words(300))
         assert session.n_past > 512 >= rt.block_loop.cache.rope_past
         n_past, cells = session.n_past, held(rt)
@@ -210,7 +210,7 @@ def test_a_return_into_the_midst_of_a_turn_reads_again(open_runtime, monkeypatch
     monkeypatch.setattr(BlockLoop, "earliest", property(lambda self: self.cache.n_past))
     with open_runtime(budget=600) as rt:
         steps, found = Steps(rt, monkeypatch), []
-        with rt.session(log=True) as session:
+        with rt.session(history=True) as session:
             list(session.generate(words(20), max_tokens=1, sampling=GREEDY))
             first = session.n_past
             list(session.generate(words(30, "other"), max_tokens=30, sampling=GREEDY))
@@ -289,7 +289,9 @@ def test_what_a_return_refuses(logged, runtime):
             lambda: next(without.turns()),
             lambda: next(without.text()),
         ):
-            with pytest.raises(edgekv.SessionError, match=r"keeps no log; open one with Runtime\.session\(log=True\)"):
+            with pytest.raises(
+                edgekv.SessionError, match=r"keeps no history; open one with Runtime\.session\(history=True\)"
+            ):
                 use()
 
 
@@ -323,7 +325,7 @@ def test_a_history_is_read_from_where_it_differs(open_runtime, isolated):
         return reply
 
     with open_runtime(budget=900, isolated=isolated) as rt:
-        with rt.session(log=True) as session:
+        with rt.session(history=True) as session:
             messages, ends = [], [0]
             for i in range(5):
                 messages.append({"role": "user", "content": f"Question {i}: {words(8)}"})
@@ -344,7 +346,7 @@ def test_a_history_is_read_from_where_it_differs(open_runtime, isolated):
             assert [turn.role for turn in session.turns()] == ["user", "assistant"] * 6
         if isolated:
             return
-        with rt.session(log=True) as session:  # a new session reads the same tokens at once
+        with rt.session(history=True) as session:  # a new session reads the same tokens at once
             assert "".join(session.continue_from(tokens, max_tokens=12, sampling=GREEDY)) == reply
             assert session.stats.reused_tokens == 0
 
@@ -368,7 +370,7 @@ def test_ids_are_read_from_where_they_differ(logged):
 
 @pytest.mark.usefixtures("talkative")
 def test_ids_that_go_on_with_a_chat_leave_its_turns(open_runtime):
-    with open_runtime() as rt, rt.session("Be brief.", log=True) as session:
+    with open_runtime() as rt, rt.session("Be brief.", history=True) as session:
         say(session)
         turns, tokens = list(session.turns()), log_of(session)
         "".join(session.continue_from([*tokens, 7, 8, 9], max_tokens=5))
@@ -412,7 +414,7 @@ def test_texts_and_ids_that_no_tokenizer_takes(runtime):
 def test_a_history_has_roles_in_any_order_that_the_template_takes(runtime):
     """Several messages of the user in a row, a reply that comes last, a system message that is no session's."""
     user, assistant, system = ({"role": role, "content": f"{role} text"} for role in ("user", "assistant", "system"))
-    with runtime.session(log=True) as session:
+    with runtime.session(history=True) as session:
         for history in ([user, user, user], [user, assistant], [system, user, assistant, assistant, user]):
             "".join(session.continue_from(history, max_tokens=2))
             *turns, reply = session.turns()
@@ -433,7 +435,7 @@ def test_a_history_that_the_template_refuses(tiny_model, monkeypatch):
     )
     monkeypatch.setattr(Header, "chat_template", template)
     user, assistant, system = ({"role": role, "content": f"{role} text"} for role in ("user", "assistant", "system"))
-    with edgekv.Runtime(tiny_model(), **SETTINGS) as rt, rt.session(log=True) as session:
+    with edgekv.Runtime(tiny_model(), **SETTINGS) as rt, rt.session(history=True) as session:
         for history, message in (
             ([user, system, user], "does not take messages of user, system, user: no system"),
             ([user, assistant], "leaves a message of 'assistant' out"),
@@ -458,13 +460,16 @@ def test_what_a_session_has_seen_of_a_history(runtime, logged, tmp_path):
     assert logged.common_prefix_length([{"role": "user", "content": path}]) == n_prompt
     page = tmp_path / "page.html"
     page.write_text(f"<p>{words(20)}</p>")
-    with runtime.session(log=True) as reader:  # a document is read, counted and compared as its text
+    with runtime.session(history=True) as reader:  # a document is read, counted and compared as its text
         of_page = [{"role": "user", "content": page}]
         "".join(reader.continue_from(of_page, max_tokens=2))
         assert runtime.count_tokens(of_page) == reader.stats.prompt_tokens == reader.common_prefix_length(of_page)
         assert words(20) in (text := runtime.prompt_text(of_page))
         assert "<p>" not in text
-    with runtime.session("Be brief.", log=True) as other, pytest.raises(edgekv.SessionError, match="open a session"):
+    with (
+        runtime.session("Be brief.", history=True) as other,
+        pytest.raises(edgekv.SessionError, match="open a session"),
+    ):
         other.common_prefix_length([user])
 
 
@@ -473,19 +478,19 @@ def test_a_history_is_read_with_its_question_in_mind(runtime, tmp_path):
     """Only a history of more than a block that does not fit as a whole is read so."""
     book = {"role": "user", "content": words(150)}
     question = {"role": "user", "content": "What was it?"}
-    with runtime.session(log=True) as session:
+    with runtime.session(history=True) as session:
         "".join(session.continue_from([book, question], max_tokens=2))
         assert session.stats.probes == 0
     for content in (book["content"], tmp_path / "book.txt"):
         (tmp_path / "book.txt").write_text(words(150))
-        with runtime.session(log=True) as session:
+        with runtime.session(history=True) as session:
             first = [book | {"content": content}, question]
             reply = "".join(session.continue_from(first, max_tokens=2, focus=True))
             assert session.stats.probes > 0
             again = [*first, {"role": "assistant", "content": reply}, question]
             "".join(session.continue_from(again, max_tokens=2, focus=True))
             assert (session.stats.probes, session.stats.reused_tokens > 150) == (0, True)
-    with runtime.session(log=True) as session:
+    with runtime.session(history=True) as session:
         "".join(session.continue_from([book], max_tokens=2, focus=True))
         assert session.stats.probes > 0
 
@@ -514,7 +519,7 @@ def test_texts_and_their_tokens(runtime):
 
 
 def test_a_history_beyond_the_trained_context_is_refused(open_runtime):
-    with open_runtime(n_ctx_train=256, reposition="never") as rt, rt.session(log=True) as session:
+    with open_runtime(n_ctx_train=256, reposition="never") as rt, rt.session(history=True) as session:
         say(session)
         before = state(session)
         with pytest.raises(edgekv.InputError, match="the prompt ends at token 300, but the model was trained on 256"):
@@ -527,7 +532,7 @@ def test_a_history_beyond_the_trained_context_is_refused(open_runtime):
 
 @pytest.mark.usefixtures("talkative")
 def test_without_checkpoints_the_newest_cells_are_dropped(runtime, tmp_path):
-    with runtime.session(log=tmp_path, checkpoint_bytes=0) as session:
+    with runtime.session(history=tmp_path, checkpoint_bytes=0) as session:
         say(session)
         n_past = session.n_past
         say(session, "Why?")
@@ -535,12 +540,12 @@ def test_without_checkpoints_the_newest_cells_are_dropped(runtime, tmp_path):
         assert (session.n_past, session.stats.reused_tokens, session.stats.read_tokens) == (n_past, n_past, 0)
         assert say(session, n=5)
     with pytest.raises(edgekv.ConfigError, match=r"checkpoint_bytes=1000 bytes does not hold a checkpoint, .* give 0"):
-        runtime.session(log=True, checkpoint_bytes=1000)
+        runtime.session(history=True, checkpoint_bytes=1000)
 
 
 @pytest.mark.usefixtures("talkative")
 def test_checkpoints_keep_to_their_cap(open_runtime):
-    with open_runtime() as rt, rt.session(log=True, checkpoint_bytes="1MiB") as session:
+    with open_runtime() as rt, rt.session(history=True, checkpoint_bytes="1MiB") as session:
         for i in range(30):
             say(session, f"Question {i}", n=10)
         checkpoints = session._conversation.state.history.checkpoints
@@ -554,7 +559,7 @@ def test_checkpoints_keep_to_their_cap(open_runtime):
 @pytest.mark.usefixtures("talkative")
 def test_a_checkpoint_that_cannot_be_read_is_done_without(open_runtime, monkeypatch):
     """A checkpoint is changed before its check, or lost after it. The session then reads from an earlier one."""
-    with open_runtime(budget=1200) as rt, rt.session(log=True) as session:
+    with open_runtime(budget=1200) as rt, rt.session(history=True) as session:
         say(session, words(400))
         ends = []
         for i in range(4):
@@ -597,7 +602,7 @@ def test_a_checkpoint_that_cannot_be_read_is_done_without(open_runtime, monkeypa
 @pytest.mark.usefixtures("talkative")
 def test_a_disk_without_room_loses_nothing(open_runtime, monkeypatch):
     """A checkpoint is left out, and the session goes on."""
-    with open_runtime() as rt, rt.session(log=True) as session:
+    with open_runtime() as rt, rt.session(history=True) as session:
         say(session)
         n_past = session.n_past
 
@@ -619,21 +624,21 @@ def test_files_go_with_the_session(open_runtime, tmp_path):
         with open_runtime(isolated=isolated) as rt:
             pid = rt.worker_pid or os.getpid()
 
-            session = rt.session(log=tmp_path)
+            session = rt.session(history=tmp_path)
             for _ in range(5):
                 say(session, n=2)
             assert n_open(tmp_path, pid) == 3  # tokens, marks, and all checkpoints
             assert list(tmp_path.iterdir()) == []
             session.close()
             assert n_open(tmp_path, pid) == 0
-            session = rt.session(log=tmp_path)
+            session = rt.session(history=tmp_path)
             pieces = session.chat("Hello", max_tokens=50)
             next(pieces)
             session.close()
             pieces.close()
             assert n_open(tmp_path, pid) == 0
-    with open_runtime() as rt, pytest.raises(edgekv.SessionFileError, match=r"log='.*absent' takes no file"):
-        rt.session(log=tmp_path / "absent")
+    with open_runtime() as rt, pytest.raises(edgekv.SessionFileError, match=r"history='.*absent' takes no file"):
+        rt.session(history=tmp_path / "absent")
 
 
 @LISTS_FILES
@@ -641,7 +646,7 @@ def test_files_of_a_refused_session_are_closed(open_runtime, tmp_path):
     """The error that is held holds its frames, and these the session."""
     with open_runtime() as rt:
         with pytest.raises(edgekv.BudgetError) as refused:
-            rt.session(system=words(60), log=tmp_path)
+            rt.session(system=words(60), history=tmp_path)
         assert n_open(tmp_path) == 0, refused
 
 
@@ -650,7 +655,7 @@ def test_files_go_with_the_runtime(open_runtime, tmp_path):
     """Also while its sessions are not closed or dropped, have no cells, or are in the midst of a reply."""
 
     with open_runtime() as rt, rt.stored(words(40), folder=tmp_path):
-        sessions = [rt.session(log=tmp_path) for _ in range(3)]
+        sessions = [rt.session(history=tmp_path) for _ in range(3)]
         for session in sessions[:2]:
             say(session)
         pieces = sessions[2].chat("Hello", max_tokens=50, ignore_eos=True)
@@ -670,7 +675,7 @@ def test_files_go_with_the_runtime(open_runtime, tmp_path):
 @pytest.mark.usefixtures("talkative")
 def test_a_snapshot_brings_its_log(runtime):
     """Also into another session, and with the checkpoints that both have in common."""
-    with runtime.session(log=True) as session:
+    with runtime.session(history=True) as session:
         say(session)
         first = session.n_past
         say(session, "Why?")
@@ -683,7 +688,7 @@ def test_a_snapshot_brings_its_log(runtime):
         assert session.stats.reused_tokens == first
         session.restore(taken)
         reply = say(session, "And?")
-    with runtime.session(log=True) as session:
+    with runtime.session(history=True) as session:
         session.read("Something else")
         session.restore(taken)
         assert ("".join(session.text()), session.n_past) == (told, n_past)
@@ -697,8 +702,8 @@ def test_a_snapshot_brings_its_log(runtime):
         assert say(session, "And?") == reply
         without = session.snapshot()
         assert without.log is None
-    with runtime.session(log=True) as session:
-        with pytest.raises(edgekv.SessionError, match="of a session without a log"):
+    with runtime.session(history=True) as session:
+        with pytest.raises(edgekv.SessionError, match="of a session without a history"):
             session.restore(without)
         assert session.n_past == 0
 
@@ -709,7 +714,7 @@ def test_a_snapshot_brings_its_log(runtime):
 @pytest.mark.usefixtures("talkative")
 def test_a_saved_session_has_its_log(runtime, tmp_path):
     path = tmp_path / "chat.edgekv"
-    with runtime.session(log=True) as session:
+    with runtime.session(history=True) as session:
         say(session)
         first = session.n_past
         say(session, "Why?")
@@ -727,9 +732,9 @@ def test_a_saved_session_has_its_log(runtime, tmp_path):
     with runtime.session() as session:
         say(session)
         session.save(path)
-    with runtime.load_session(path) as session, pytest.raises(edgekv.SessionError, match="keeps no log"):
+    with runtime.load_session(path) as session, pytest.raises(edgekv.SessionError, match="keeps no history"):
         session.rewind(0)
-    with runtime.session("Be brief.", log=True) as session:
+    with runtime.session("Be brief.", history=True) as session:
         say(session)
         session.save(path)
         n_past = session.n_past
@@ -746,7 +751,7 @@ def test_a_saved_session_has_its_log(runtime, tmp_path):
 
 def test_a_log_that_is_not_that_of_its_cells_is_refused(open_runtime, monkeypatch, tmp_path):
     path = tmp_path / "chat.edgekv"
-    with open_runtime() as rt, rt.session(log=True) as session:
+    with open_runtime() as rt, rt.session(history=True) as session:
         say(session)
         log = session._conversation.state.history.log
         for damage in (

@@ -138,13 +138,13 @@ def test_other_kinds_of_memory_lie_there_too(tmp_path, servers, family):
 
 def test_sessions_take_turns_and_are_saved(model, servers, tmp_path):
     with edgekv.Runtime(model, rpc=servers, isolated=True, **SETTING) as rt:
-        with rt.session(log=True) as one, rt.session() as two:
+        with rt.session(history=True) as one, rt.session() as two:
             one.read(words(60))
             two.read(words(20))
             snapshot = one.snapshot()
             one.save(tmp_path / "one.session")
             expected = said(one, "Go on.")
-        with rt.session(start=snapshot, log=True) as again:
+        with rt.session(start=snapshot, history=True) as again:
             assert_equal(said(again, "Go on."), expected)
         with rt.load_session(tmp_path / "one.session") as loaded:
             assert_equal(said(loaded, "Go on."), expected)

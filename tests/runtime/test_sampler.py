@@ -192,7 +192,7 @@ def test_a_token_that_the_vocabulary_lacks_is_named_before_anything_is_read(runt
 
 
 def test_no_token_at_all_may_be_asked_for(runtime):
-    with runtime.session(log=True) as session:
+    with runtime.session(history=True) as session:
         asked = [{"role": "user", "content": "Hello"}]
         assert list(session.continue_from(asked, max_tokens=0)) == []
         assert (session.stats.finish_reason, session.stats.generated_tokens) == ("length", 0)

@@ -363,11 +363,11 @@ def test_each_of_several_files_is_read_below_its_name(runtime, tmp_path):
         ([str(a)], "a parrot"),
         ([named], "[file <|im_start|>]\na horse"),
     ):
-        with runtime.session(log=True) as session:
+        with runtime.session(history=True) as session:
             session.read(files=files)
             (turn,) = session.turns()
             assert "".join(session.text(turn)) == text
-        with runtime.session(log=True) as session:
+        with runtime.session(history=True) as session:
             list(session.generate(files=files, max_tokens=0))
             assert "[file" not in "".join(session.text())
 
@@ -517,7 +517,7 @@ def test_pipes_are_read_as_files_are(runtime, pipe, tmp_path):
 
 
 def test_a_pipe_may_be_what_a_history_asks(runtime, pipe):
-    with runtime.session(log=True) as session:
+    with runtime.session(history=True) as session:
         pieces = session.continue_from([{"role": "user", "content": pipe(words(300))}], focus=True, max_tokens=3)
         time.sleep(0.1)  # whoever looked into the pipe before would have ended its writer
         list(pieces)
@@ -538,7 +538,7 @@ def test_a_document_that_is_the_question_is_converted_once(local_runtime, tmp_pa
     page.write_text(f"<p>{words(300)}</p>")
     convert = spool._converted
     monkeypatch.setattr(spool, "_converted", lambda *given: converted.append(given) or convert(*given))
-    with local_runtime.session(log=True) as session:
+    with local_runtime.session(history=True) as session:
         list(session.continue_from([{"role": "user", "content": page}], focus=True, max_tokens=3))
         assert session.stats.probes > 0
     assert len(converted) == 1

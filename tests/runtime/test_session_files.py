@@ -514,7 +514,7 @@ def test_rows_of_a_type_that_no_cache_stores(open_runtime, saved, tmp_path, kind
 
 
 def copied(file):
-    """The sections of a file without a log."""
+    """The sections of a file without a history."""
     for name in ("cells", "history"):
         file.read(name, 0, data := np.empty(file.n(name), np.uint8))
         yield Section.of(name, data)
@@ -528,7 +528,7 @@ def write(path, about, *sections):
 @pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])
 def test_a_compressed_session_goes_on_as_it_was(open_runtime, tmp_path, isolated):
     """The file has the same cells as one that is not compressed, bit for bit, in less room."""
-    with open_runtime(isolated=isolated) as rt, rt.session(log=True) as session:
+    with open_runtime(isolated=isolated) as rt, rt.session(history=True) as session:
         session.read(words(100))
         session.save(tmp_path / "plain.session")
         session.save(tmp_path / "packed.session", compress=True)

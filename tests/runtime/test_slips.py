@@ -119,7 +119,7 @@ def test_a_slip_works_or_is_an_error_of_edgekvs_own(runtime, tmp_path, monkeypat
     for slip in SLIPS:
         Path("x").write_text("A text.")
         arguments = base | ({"max_tokens": 1} if replies else {}) | {name: slip}
-        with runtime.session(log=True) as session:
+        with runtime.session(history=True) as session:
             if method == "restore" and slip is None:
                 continue
             subject = session if kind is edgekv.Session else runtime
@@ -143,7 +143,7 @@ def test_one_file_is_a_list_of_one(runtime, tmp_path, monkeypatch, files):
 
 
 def test_nothing_is_the_default(runtime):
-    with runtime.session(log=None) as session:
+    with runtime.session(history=None) as session:
         assert len(list(session.chat("Hello", files=None, stop=None, sampling=None, allow_loops=None, max_tokens=2)))
     assert edgekv.plan(runtime.plan.model, **SETTINGS | {"isolated": None, "focus": None, "n_sink": None}) is not None
 
@@ -167,13 +167,13 @@ REMEDIES = [
     (lambda rt, s: rt.tokenize(b"x"), "b'x' is no text"),
     (lambda rt, s: rt.text_of(5), "tokens=5 is no list"),
     (lambda rt, s: rt.load_session(5), "path=5 is no path"),
-    (lambda rt, s: rt.session(log=5), "log=5 is no path"),
+    (lambda rt, s: rt.session(history=5), "history=5 is no path"),
 ]
 
 
 @pytest.mark.parametrize(("call", "message"), REMEDIES, ids=[message[:30] for _, message in REMEDIES])
 def test_an_error_names_value_and_remedy(runtime, call, message):
-    with runtime.session(log=True) as session, pytest.raises(edgekv.EdgeKVError, match=message):
+    with runtime.session(history=True) as session, pytest.raises(edgekv.EdgeKVError, match=message):
         used(lambda: call(runtime, session))
 
 

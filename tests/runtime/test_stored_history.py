@@ -25,7 +25,7 @@ def test_a_stored_history_is_what_it_is_elsewhere(runtime, tmp_path):
     """Prefixes, replies and their figures: of messages with an earlier reply, with a file, of a text and of ids."""
     path = tmp_path / "text.txt"
     path.write_text(words(200))
-    with runtime.session(log=True) as one, runtime.session(log=True) as other:
+    with runtime.session(history=True) as one, runtime.session(history=True) as other:
         again = [USER, {"role": "assistant", "content": said(one, [USER])}, {"role": "user", "content": "And?"}]
         assert said(other, [USER]) == again[1]["content"]
         for history in (again, [*again, {"role": "user", "content": path}], words(30), runtime.tokenize(words(30))):
@@ -41,7 +41,7 @@ def test_a_stored_history_is_what_it_is_elsewhere(runtime, tmp_path):
 
 def test_it_is_counted_and_shown_and_is_of_its_runtime_and_block(runtime, open_runtime):
     other = [{"role": "user", "content": "other"}]
-    with open_runtime() as elsewhere, elsewhere.stored(other) as foreign, runtime.session(log=True) as session:
+    with open_runtime() as elsewhere, elsewhere.stored(other) as foreign, runtime.session(history=True) as session:
         with runtime.stored([USER]) as stored:
             with runtime.stored(stored) as again:
                 assert runtime.count_tokens(again) == runtime.count_tokens([USER])
@@ -55,7 +55,7 @@ def test_it_is_counted_and_shown_and_is_of_its_runtime_and_block(runtime, open_r
 
 
 def test_its_tools_are_stored_with_it(open_runtime):
-    with open_runtime(grammars=True, budget=512) as runtime, runtime.session(log=True) as session:
+    with open_runtime(grammars=True, budget=512) as runtime, runtime.session(history=True) as session:
         wanted = {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False}
         with runtime.stored([USER], **wanted) as stored:
             "".join(session.continue_from(stored, max_tokens=99))
@@ -66,7 +66,7 @@ def test_its_tools_are_stored_with_it(open_runtime):
 @pytest.mark.usefixtures("talkative")
 def test_everything_is_done_once_for_all_sessions(open_runtime, monkeypatch):
     with open_runtime(budget=512) as runtime:
-        sessions = [runtime.session(log=True) for _ in range(3)]
+        sessions = [runtime.session(history=True) for _ in range(3)]
         for i, session in enumerate(sessions):
             said(session, [{"role": "user", "content": f"{i}"}])
         done = noted_steps(monkeypatch, "unique")

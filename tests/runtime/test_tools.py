@@ -194,7 +194,7 @@ def runtime(request, tiny_model):
 
 @pytest.fixture
 def session(runtime):
-    with runtime.session(log=True) as session:
+    with runtime.session(history=True) as session:
         yield session
 
 
@@ -336,7 +336,10 @@ def test_each_message_may_be_a_file(session, tmp_path):
 
 def test_a_template_that_knows_tools_describes_them(tiny_model):
     path = tiny_model(n_layer=2, n_ctx_train=4096, head_dim=64)
-    with edgekv.Runtime(path, **SETTINGS | {"grammars": True, "budget": 512}) as rt, rt.session(log=True) as session:
+    with (
+        edgekv.Runtime(path, **SETTINGS | {"grammars": True, "budget": 512}) as rt,
+        rt.session(history=True) as session,
+    ):
         rt.model.header.metadata["tokenizer.chat_template"] = NATIVE
         said(session, [{"role": "system", "content": "Be brief."}, *ASKED], tool_choice="required")
         check(session.stats.tool_calls)

@@ -51,7 +51,7 @@ def test_each_token_of_a_prompt_has_its_log_probability(ask, server):
     assert (answer["usage"]["prompt_tokens"], answer["usage"]["completion_tokens"]) == (len(ids), 1)
     runtime = server.state.pool.runtime
     for n in (1, 5, len(ids) - 1):
-        with runtime.session(log=True) as session:
+        with runtime.session(history=True) as session:
             assert list(session.continue_from(ids[:n], max_tokens=0)) == []
             logits = runtime.context.logits_array().copy()
         expected = NextTokenLogprobs(logits, 2).of(ids[n], runtime.model)

@@ -93,7 +93,7 @@ def test_what_is_refused(model, folder):
     from edgekv.server.mcp_documents import Documents, mcp_server
 
     with edgekv.Runtime(model, memory="4GiB", budget=64, block=32, threads=1) as rt:
-        with rt.session(log=True) as session:
+        with rt.session(history=True) as session:
             list(session.chat("Hello", max_tokens=2))
             (folder.parent / "data" / "edgekv" / "sessions").mkdir(parents=True)
             session.save(folder.parent / "data" / "edgekv" / "sessions" / "talk.session")

@@ -56,7 +56,7 @@ def make_models(folder: Path) -> None:
     for name in ("gemma3", "lfm2", "gpt-oss"):
         make_family(folder / f"{name}.gguf", name)
     for i, (name, options) in enumerate(BASES):
-        with open_base(folder, name, options) as runtime, runtime.session("Be brief.", log=i in LOGGED) as session:
+        with open_base(folder, name, options) as runtime, runtime.session("Be brief.", history=i in LOGGED) as session:
             session.read("The old house by the river stood empty. " * 20)
             list(session.chat("Who lived there?", max_tokens=9))
             session.save(folder / f"{i}.session")
@@ -128,7 +128,7 @@ def load_one(runtime: edgekv.Runtime, path: Path) -> str:
         with runtime.load_session(path) as session, suppress(edgekv.EdgeKVError):
             list(session.chat("And then?", max_tokens=2))
             list(session.chat("Why is that? " * 30, max_tokens=2))  # evicts
-            "".join(session.text())  # raises for a session without a log
+            "".join(session.text())  # raises for a session without a history
             session.rewind(session.n_past // 2)
             list(session.chat("Who?", max_tokens=2))
     except edgekv.EdgeKVError as error:

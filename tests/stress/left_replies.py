@@ -127,7 +127,7 @@ class Rounds:
     def _open(self) -> None:
         self.runtime = edgekv.Runtime(**self._options)
         self._watched.queue = self.runtime._engine.turn_queue
-        self._sessions = [self.runtime.session(log=True) for _ in TEXTS]
+        self._sessions = [self.runtime.session(history=True) for _ in TEXTS]
         for session, text in zip(self._sessions, TEXTS, strict=True):
             session.read(8 * text)
         self._starts = [session.n_past for session in self._sessions]
@@ -213,7 +213,7 @@ class Rounds:
             _ = session.n_past, session.n_cells, session.stats, session.system
         with suppress(edgekv.SessionError):  # the reply is not left yet
             _ = list(self._sessions[i].turns()), self._sessions[i].common_prefix_length([1, 2, 3])
-        self.runtime.session(log=True).close()
+        self.runtime.session(history=True).close()
 
     def closed(self) -> None:
         """Close the runtime while a reply that is left is held before it writes its checkpoint."""

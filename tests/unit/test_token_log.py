@@ -157,13 +157,13 @@ def test_a_full_disk_is_told_before_anything_is_noted(log, monkeypatch):
 
     note(log, range(WINDOW))
     monkeypatch.setattr(log._tokens, "_file", type("Full", (), {"seek": lambda *_: 0, "write": staticmethod(full)})())
-    with pytest.raises(edgekv.SessionFileError, match=r"cannot be written: No space left .* log=FOLDER"):
+    with pytest.raises(edgekv.SessionFileError, match=r"cannot be written: No space left .* history=FOLDER"):
         log.make_room(1)
     assert log.read(0, WINDOW).tolist() == list(range(WINDOW))  # nothing is lost
 
 
 def test_a_folder_that_takes_no_file(tmp_path):
-    with pytest.raises(edgekv.SessionFileError, match=r"log='.*absent' takes no file: .* name a folder"):
+    with pytest.raises(edgekv.SessionFileError, match=r"history='.*absent' takes no file: .* name a folder"):
         TokenLog(str(tmp_path / "absent"))
 
 
