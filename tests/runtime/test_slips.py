@@ -61,6 +61,7 @@ RUNTIME = {
     "count_tokens": {"history": HELLO},
     "prompt_text": {"messages": HELLO},
     "stored": {"history": HELLO},
+    "set_memory": {"memory": "4GiB"},
 }
 NOT_HERE = {"ask_async", "chat_async", "generate_async", "snapshot", "alone", "is_of", "budgets", "close", "cancel"}
 
