@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import ExitStack, closing
 from pathlib import Path
 
+from .loop.client import Engine
+from .loop.loop import Loop
+from .loop.thread import LoopThread
 from .models.header import read_header
 from .planning.alternatives import Survey, make_survey
 from .planning.choice import Request
 from .planning.plan import Plan
 from .planning.planner import make_plan
 from .sessions.local_engine import LocalEngine
-from .sessions.protocol import Engine
 
 
 def open_engine(path: Path, request: Request) -> Engine:
@@ -22,10 +25,14 @@ def open_engine(path: Path, request: Request) -> Engine:
 
         warn_of_networks(request.options.servers)
     if not request.options.isolated:
-        return LocalEngine(path, request)
-    from .worker.remote import WorkerEngine  # its imports take memory, and most runtimes never need them
+        with ExitStack() as made:
+            engine = made.enter_context(closing(LocalEngine(path, request)))
+            channel = LoopThread(Loop(engine))
+            made.pop_all()
+        return Engine(channel, engine.plan, engine.mark)
+    from .worker.remote import open_in_worker  # its imports take memory, and most runtimes never need them
 
-    return WorkerEngine(path, request)
+    return open_in_worker(path, request)
 
 
 def plan_for(path: Path, request: Request) -> Plan:

@@ -20,6 +20,7 @@ from .engine.memory_guard import MemoryGuard
 from .engines import open_engine, plan_for, survey_for
 from .errors import ConfigError, ModelNotFoundError, SessionError
 from .generation.request import Logging, check_text
+from .loop.client import Conversation
 from .memory.sizes import check_ceiling
 from .models.catalog import find_model, is_remote
 from .models.header import Header
@@ -30,8 +31,6 @@ from .planning.plan import Plan
 from .policies import Policy
 from .session import GENERAL_QUESTION, Session, tool_use_of
 from .sessions.history import History, StoredHistory, question_of, request_of, rereadable_request, token_ids
-from .sessions.local_engine import LocalEngine
-from .sessions.protocol import Conversation
 from .sessions.snapshot import Snapshot
 
 log = logging.getLogger("edgekv")
@@ -154,13 +153,10 @@ class Runtime:
         self._check_open()
         path = Path(os.path.abspath(path_of("path", path)))
         if instead_of is None:
-            with self._engine.turn_queue.ticket(object()) as ticket:
-                ticket.enter()
-                return self._opened(self._engine.load_conversation(path, keeps_log=history))
+            return self._opened(self._engine.load_conversation(path, keeps_log=history))
         if not isinstance(instead_of, Session) or not instead_of.is_of(self._engine):
             raise SessionError("the session in instead_of is of another runtime; load the file in that one")
-        with instead_of.alone() as conversation, self._engine.turn_queue.ticket(conversation) as ticket:
-            ticket.enter()
+        with instead_of.alone() as conversation:
             n_past = conversation.n_past
             try:
                 session = self._opened(self._engine.load_conversation(path, conversation, keeps_log=history))
@@ -286,9 +282,7 @@ class Runtime:
         self._check_open()
         options = replace(self.options, memory=memory)
         check_ceiling(options.ceiling_bytes)
-        with self._engine.turn_queue.ticket(object()) as ticket:
-            ticket.enter()
-            self.plan = self._engine.set_memory(options.ceiling_bytes)
+        self.plan = self._engine.set_memory(options.ceiling_bytes)
         self.options = replace(options, budget=self.plan.budget_cells)
         return self.plan
 
@@ -349,9 +343,10 @@ class Runtime:
         return self._local().guard
 
     def _local(self) -> LoadedModel:
-        if not isinstance(self._engine, LocalEngine):
+        loaded = self._engine.loaded
+        if loaded is None:
             raise ConfigError("isolated=True keeps model and cells in another process; open the runtime without it")
-        return self._engine.loaded
+        return loaded
 
     def __enter__(self) -> Runtime:
         return self

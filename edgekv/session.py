@@ -30,11 +30,11 @@ from .generation.request import (
     reply_fields,
 )
 from .generation.stats import Stats
+from .loop.client import Conversation, Engine
 from .prompt.named_files import contents_of
 from .prompt.text import PARAGRAPH, WITHIN
 from .sessions.coverage import Shaded
 from .sessions.history import History, question_of, request_of, rereadable_request, token_ids
-from .sessions.protocol import Conversation, Engine
 from .sessions.snapshot import Snapshot
 from .store.log import Turn, joined
 from .store.transcript import write_transcript
@@ -106,6 +106,7 @@ class Session:
         self._general = general
         self._ended = False
         self._cancels = object()  # another one after every cancel, so that a reply knows if one came since it was made
+        self._beginning = threading.Lock()
         self._users = threading.RLock()
         self._user: weakref.ref[_User] | None = None  # the call that has it to itself, as long as that lives
 
@@ -355,8 +356,8 @@ class Session:
         """
         request = request_of(history)
         request = replace(request, tools=request.tools or tool_use_of(tools))
-        with rereadable_request(request) as request, self.alone(), self._begun() as conversation:
-            return conversation.common_prefix_length(request)
+        with rereadable_request(request) as request, self.alone():
+            return self._begun().common_prefix_length(request)
 
     def rewind(self, n_tokens: int, *, other_draws: bool = False, progress: ProgressCallback | None = None) -> None:
         """Go back to the first `n_tokens` tokens that were read and generated; needs a session with history=True.
@@ -389,20 +390,17 @@ class Session:
     @property
     def n_past(self) -> int:
         """Tokens read and generated so far."""
-        with self._begun() as conversation:
-            return conversation.n_past
+        return self._begun().n_past
 
     @property
     def n_cells(self) -> int:
         """Cells used per head."""
-        with self._begun() as conversation:
-            return conversation.n_cells
+        return self._begun().n_cells
 
     @property
     def n_recallable(self) -> int:
         """Tokens with archived rows and no cell, on average over heads, as of the end of the last call."""
-        with self._begun() as conversation:
-            return conversation.n_recallable
+        return self._begun().n_recallable
 
     def kept_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
         """True positions of the tokens that one (layer, KV head) still holds, (n,) ascending.
@@ -412,8 +410,7 @@ class Session:
         for name, number in (("layer", layer), ("head", head)):
             if isinstance(number, bool) or not hasattr(number, "__index__"):
                 raise ConfigError(f"{name}={number!r} is no number; give a whole number from 0 on")
-        with self._swapped_in() as conversation:
-            return conversation.kept_positions(layer, head)
+        return self._begun().kept_positions(layer, head)
 
     @property
     def n_exceeded(self) -> int:
@@ -422,8 +419,7 @@ class Session:
 
     def budgets(self) -> list[list[int]]:
         """Cells that the last eviction left in each head of each layer; 0 before the first eviction."""
-        with self._swapped_in() as conversation:
-            return conversation.budgets()
+        return self._begun().budgets()
 
     def turns(self, *, apart: bool = False) -> Iterator[Turn]:
         """Yield the turns of the log as `Turn(role, start, stop)`, without tokens that the chat template puts between.
@@ -437,8 +433,8 @@ class Session:
     def _turns_apart(self) -> Iterator[Turn]:
         first = 0
         while True:
-            with self.alone(), self._begun() as conversation:
-                some = conversation.turns(first, TURNS_AT_ONCE)
+            with self.alone():
+                some = self._begun().turns(first, TURNS_AT_ONCE)
             yield from some
             first += len(some)
             if len(some) < TURNS_AT_ONCE:
@@ -450,8 +446,8 @@ class Session:
         Raises SessionError without a history, or during a reply.
         """
         _check_turn(turn)
-        with self.alone(), self._begun() as conversation:
-            start, stop = (0, conversation.n_logged) if turn is None else (turn.start, turn.stop)
+        with self.alone():
+            start, stop = (0, self._begun().n_logged) if turn is None else (turn.start, turn.stop)
         pieces = (b"".join(some) for some in self._pieces(start, stop, turn is None))
         yield from codecs.iterdecode(pieces, "utf-8", "replace")
 
@@ -464,7 +460,8 @@ class Session:
         Raises SessionError without a history, or during a reply.
         """
         _check_turn(turn)
-        with self.alone(), self._swapped_in() as conversation:
+        with self.alone():
+            conversation = self._begun()
             start, stop = (0, conversation.n_logged) if turn is None else (turn.start, turn.stop)
             stop = min(stop, conversation.n_past)
             coverage = conversation.coverage()
@@ -493,8 +490,8 @@ class Session:
         Raises SessionError while the session is answering. Raises CeilingError, before the copy is made, if it would
         bring the process over its ceiling.
         """
-        with self.alone(), self._swapped_in() as conversation:
-            return conversation.snapshot()
+        with self.alone():
+            return self._begun().snapshot()
 
     def restore(self, snapshot: Snapshot) -> None:
         """Return to the state of a snapshot, as often as you like.
@@ -504,8 +501,9 @@ class Session:
         """
         if not isinstance(snapshot, Snapshot):
             raise ConfigError(f"snapshot={snapshot!r} is no snapshot; give what `snapshot` returned")
-        with self.alone(), self._swapped_in() as conversation:
+        with self.alone() as conversation:
             conversation.restore(snapshot)
+            self._start = None
 
     def save(self, path: str | os.PathLike[str], *, compress: bool = False) -> None:
         """Write the whole state of the session to a file, for `Runtime.load_session` (docs/sessions.md).
@@ -516,8 +514,8 @@ class Session:
         takes no memory to speak of, and only its owner can read it.
         Raises SessionFileError if it cannot be written, and SessionError while the session is answering.
         """
-        with self.alone(), self._swapped_in() as conversation:
-            conversation.save(Path(os.path.abspath(path_of("path", path))), compress)
+        with self.alone():
+            self._begun().save(Path(os.path.abspath(path_of("path", path))), compress)
 
     @contextmanager
     def alone(self) -> Iterator[Conversation]:
@@ -533,8 +531,8 @@ class Session:
             yield self._live()
         finally:
             self._user = None  # if an interrupt comes first, `user` goes with this frame
-            if self._ended:
-                self._reap()
+            if self._ended and not self._engine.closed:
+                self._engine.reap()
 
     def is_of(self, engine: Engine) -> bool:
         """Return True if the session has its cells in this engine."""
@@ -552,7 +550,7 @@ class Session:
         self._ended = True
         self.cancel()
         self._conversation.close()
-        self._reap()
+        self._engine.reap()
 
     def cancel(self) -> None:
         """End the running reply, if any, at the next block or token. May be called from any thread.
@@ -560,8 +558,7 @@ class Session:
         A reply that was made before, and of which no piece was fetched yet, ends without one.
         """
         self._cancels = object()  # before the event is set: a reply that begins clears it, and then looks here
-        self._conversation.cancelled.set()
-        self._engine.turn_queue.wake()
+        self._conversation.cancel()
 
     def __enter__(self) -> Session:
         return self
@@ -580,28 +577,20 @@ class Session:
         return question_to_read_with(focus, usual, able=able, otherwise=otherwise, recalls=recalls)
 
     def _live(self) -> Conversation:
-        """Return the conversation, for calls that need neither turn nor exclusive use. Raises SessionError."""
+        """Return the conversation. Raises SessionError if the session is closed."""
         if self.closed:
             raise SessionError("this session is closed; open another with Runtime.session()")
         return self._conversation
 
-    @contextmanager
-    def _begun(self) -> Iterator[Conversation]:
-        """Yield the conversation, restored from `start`, for calls that need no turn."""
-        if self._start is None:
-            yield self._live()
-        else:
-            with self._swapped_in() as conversation:
-                yield conversation
-
-    @contextmanager
-    def _swapped_in(self) -> Iterator[Conversation]:
-        """Yield the conversation while it has its turn."""
-        with self._engine.turn_queue.ticket(self._live()) as ticket:
-            ticket.enter()
-            conversation = self._live()
-            self._begin(conversation)
-            yield conversation
+    def _begun(self) -> Conversation:
+        """Return the conversation, restored from `start` at the first use."""
+        conversation = self._live()
+        if self._start is not None:
+            with self._beginning:
+                if self._start is not None:
+                    conversation.restore(self._start)
+                    self._start = None
+        return conversation
 
     def _is_used(self) -> bool:
         return self._user is not None and self._user() is not None
@@ -619,16 +608,16 @@ class Session:
         """
         if progress is not None and not callable(progress):
             raise ConfigError(f"progress={progress!r} cannot be called; give a function of an edgekv.Progress, or None")
-        return self._said(request, progress, self._cancels, ends_in_question)
+        return self._pieces_of(request, progress, self._cancels, ends_in_question)
 
-    def _said(
+    def _pieces_of(
         self,
         request: GenerationRequest | RewindRequest,
         progress: ProgressCallback | None,
         cancels: object,
         ends_in_question: bool,
     ) -> Generator[str, None, None]:
-        """Yield the pieces of a reply, each in its turn. Files that can be read only once are copied first.
+        """Yield the pieces of a reply. Files that can be read only once are copied first.
 
         cancels: the session's `_cancels` when the reply was made
         """
@@ -640,29 +629,9 @@ class Session:
                 request = copies.enter_context(rereadable_request(request, conversation.cancelled))
                 if ends_in_question and (question := question_of(request)):
                     request = replace(request, question=question, shared_question=self._general or None)
-            ticket = copies.enter_context(self._engine.turn_queue.ticket(conversation, conversation.cancelled))
-            if not ticket.enter():  # cancelled while it waited, or while a pipe was copied
-                conversation.stats = Stats(finish_reason="cancelled")
-                return
-            self._begin(self._live())
-            pieces = copies.enter_context(closing(conversation.reply(request, progress)))
-            for piece in pieces:
-                if piece or bool(getattr(piece, "packed", b"")):  # a piece may have tokens and no text
-                    ticket.pause()
-                    yield piece
-                    ticket.enter()  # returns without the cells if it was cancelled meanwhile; the reply then ends
-
-    def _begin(self, conversation: Conversation) -> None:
-        """Restore the snapshot that the conversation begins with."""
-        if self._start is not None:
-            conversation.restore(self._start)
-            self._start = None
-
-    def _reap(self) -> None:
-        """Free the state of closed conversations, if no call is at work."""
-        with self._engine.turn_queue.ticket(self._conversation) as ticket:
-            if ticket.enter_if_free():
-                self._engine.reap()
+            if not conversation.cancelled.is_set():
+                self._begun()
+            yield from copies.enter_context(closing(conversation.reply(request, progress)))
 
 
 def _content(files: Sequence[os.PathLike[str]], text: str) -> tuple[str | Path, ...]:

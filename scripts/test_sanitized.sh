@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Run tests/stress/left_replies.py with edgekv's own native sources under a sanitizer.
-#   scripts/test_sanitized.sh [address|thread] [ARGUMENT_OF_LEFT_REPLIES...]
+# Run tests/stress/interleavings.py with edgekv's own native sources under a sanitizer.
+#   scripts/test_sanitized.sh [address|thread] [ARGUMENT_OF_INTERLEAVINGS...]
 # Python, llama.cpp and ggml are as they are, and the sanitizer's runtime is loaded before them. It does not look for leaks,
 # because it would report those of Python.
 set -euo pipefail
@@ -21,4 +21,4 @@ of_compiler() { "${CXX:-c++}" -print-file-name="$1"; }
 # the runtime looks for the functions of the C++ library that throw when it is loaded, and Python loads none
 preloaded="$(of_compiler "lib${kind:0:1}san.so") $(of_compiler libstdc++.so)"
 EDGEKV_LIB_PATH=$PWD/$build LD_PRELOAD=$preloaded ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS=halt_on_error=1 \
-    "$python" tests/stress/left_replies.py "$@"
+    "$python" tests/stress/interleavings.py "$@"

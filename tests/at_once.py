@@ -8,7 +8,8 @@ from unittest import mock
 from waiting import until
 
 from edgekv.binding.cache import Cache
-from edgekv.sessions import steps, turn_queue
+from edgekv.loop import turns
+from edgekv.loop.scheduler import Scheduler
 
 LIMIT_S = 100
 
@@ -41,11 +42,14 @@ def together(runtime, n, work, n_first=None):
 
 def _first_with(n, runtime):
     """Return a `Cache.feed_together` whose first call waits until n sessions have or want a turn."""
-    feed, first, queue = Cache.feed_together, iter([True]), runtime._engine.turn_queue
+    feed, first, channel = Cache.feed_together, iter([True]), runtime._engine.channel
 
     def feed_together(feeds):
         if next(first, False):
-            until(lambda: len(queue.present()) + len(queue._waiting) >= n, "another session", LIMIT_S / 2)
+            n_here = len(channel.loop.engine.at_turn) + len(
+                channel.loop._turns.line
+            )  # the loop takes no message meanwhile
+            until(lambda: n_here + channel._serving.inbox.qsize() >= n, "another session", LIMIT_S / 2)
         return feed(feeds)
 
     return feed_together
@@ -60,10 +64,11 @@ def alone(runtime, i, work):
 def joined_steps(monkeypatch):
     """Return the sizes of the feeds of every step. Steps wait for each reply that pauses, so that all come together.
 
-    They do so however long its last pause was, too.
+    They do so however long its last pause was, too. All steps count as equally long.
     """
-    for module in (steps, turn_queue):
-        monkeypatch.setattr(module, "SOON_S", 10.0 * LIMIT_S)
+    monkeypatch.setattr(turns, "SOON_S", 10.0 * LIMIT_S)
+    note = Scheduler.note
+    monkeypatch.setattr(Scheduler, "note", lambda scheduler, batch, waiting, _: note(scheduler, batch, waiting, 1.0))
     sizes = []
     feed = Cache.feed_together
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+import served  # noqa: F401  (lets tests look behind sessions)
 from wheel_environment import build_wheel, install_wheel
 
 # Tests multiply small matrices, where numpy's threads wait for each other longer than they work. Programs that tests

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from io import FileIO
 from typing import NamedTuple
 
@@ -24,7 +24,8 @@ ROUNDS = (
 BEFORE, AFTER = 20, 10  # positions; what follows a hit matters more than what precedes it
 MOST_RECALLED = 64  # cells of a head
 
-GoesOn = Callable[[int, int], bool]  # (heads scanned, heads of all rounds) -> False to stop
+# (heads scanned, heads of all rounds) -> False to stop. What it yields is for whoever drives the recall
+GoesOn = Callable[[int, int], Generator[object, int, bool]]
 
 
 class Recalled(NamedTuple):
@@ -183,11 +184,11 @@ class Archive:
     def recall(
         self,
         cache: Cache,
-        probe: Callable[[], None],
+        probe: Callable[[], Generator[object, int, None]],
         n_cells: int,
-        rounds: int = ROUNDS,
-        goes_on: GoesOn = lambda _n, _of: True,
-    ) -> Recalled:
+        rounds: int,
+        goes_on: GoesOn,
+    ) -> Generator[object, int, Recalled]:
         """Fill free cells of every head with what a probe's queries find.
 
         probe: feeds the probe, once for each round
@@ -200,10 +201,10 @@ class Archive:
             return done
         try:
             for i in range(rounds):
-                probe()
+                yield from probe()
                 n_heads = n_left = rows.begin_recall(cache, n_cells, before=BEFORE, after=AFTER)
                 while n_left:
-                    if not goes_on((i + 1) * n_heads - n_left, rounds * n_heads):
+                    if not (yield from goes_on((i + 1) * n_heads - n_left, rounds * n_heads)):
                         return done._replace(is_whole=False)
                     n_left = rows.scan(cache.shape.n_threads)
                 n_filled = rows.finish_recall(cache).n_cells

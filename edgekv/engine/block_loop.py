@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from edgekv.archive.session_archive import ROUNDS, Archive, GoesOn, recalled_cells
+from edgekv.archive.session_archive import ROUNDS, Archive, recalled_cells
 from edgekv.binding import structs
 from edgekv.binding.cache import Cache
 from edgekv.binding.convert_cells import convert_cells
@@ -22,6 +22,7 @@ from edgekv.store.snapshot_file import CELLS, Section, SnapshotFile, write_snaps
 
 from .block_loop_snapshot import HISTORY, BlockLoopNotes, BlockLoopSnapshot
 from .block_replay import BlockReplay
+from .feeds import ALWAYS, Decoder, Feed, Feeding, GoesOn, at_once
 from .repositioning import Repositioning
 from .speculation import NgramProposer, SpeculationGate
 from .thread_tuner import ThreadTuner
@@ -29,46 +30,6 @@ from .token_blocks import HeldBack, blocks, with_last
 
 Fed = tuple[int, Sequence[int]]  # first position, and the tokens that are fed from there
 NOTHING: Fed = (0, ())
-
-
-class Feeder(Protocol):
-    """Decodes for block loops, maybe for several at once. It raises what the cache raises."""
-
-    @property
-    def is_alone(self) -> bool:
-        """True if nobody else is being answered."""
-
-    @property
-    def n_steps(self) -> int:
-        """Steps so far. Each of them takes the place of the logits of the one before."""
-
-    def feed(self, cache: Cache, tokens: Sequence[int], want_logits: bool, draft: Sequence[int] = ()) -> int:
-        """Feed tokens, as `Cache.feed` does, or one token and its draft; returns the row of their first logits."""
-
-    def probe(self, cache: Cache, tokens: Sequence[int], part_ends: Sequence[int]) -> None:
-        """Decode a probe, as `Cache.probe` does."""
-
-
-class AloneFeeder:
-    """Decodes for the only block loop of a context."""
-
-    is_alone = True
-    n_steps = 0  # nobody else makes any
-
-    def feed(self, cache: Cache, tokens: Sequence[int], want_logits: bool, draft: Sequence[int] = ()) -> int:
-        """Feed tokens; their logits are the last row, and with a draft the first ones."""
-        if draft:
-            cache.feed_draft(tokens[0], draft)
-            return 0
-        cache.feed(tokens, want_logits=want_logits)
-        return -1
-
-    def probe(self, cache: Cache, tokens: Sequence[int], part_ends: Sequence[int]) -> None:
-        """Decode a probe."""
-        cache.probe(tokens, part_ends)
-
-
-ALONE = AloneFeeder()
 
 
 @dataclass(slots=True)
@@ -117,11 +78,11 @@ class BlockLoop:
         budget: int,
         n_ctx_train: int,
         block_replay: BlockReplay | None = None,
-        feeder: Feeder = ALONE,
+        decoder: Decoder | None = None,
     ) -> None:
-        """feeder: feeds the tokens, maybe together with those of other block loops"""
+        """decoder: decodes for all block loops of the context; None = for this one alone"""
         self.cache = cache
-        self._feeder = feeder
+        self._decoder = Decoder() if decoder is None else decoder
         self.repositioning = Repositioning(cache, options, n_ctx_train)
         self.budget = budget
         self.pinned: tuple[tuple[int, int], ...] = ()
@@ -288,19 +249,29 @@ class BlockLoop:
     def shrink(self) -> None:
         """Evict the cells beyond the budget, as before the next block."""
         self._forget_open()
-        self._compact(full=True)
+        self._decoder.run(self._compact(full=True))
 
     def read(
+        self, tokens: Iterable[int], after_ubatch: Callable[[int], bool], probe: Sequence[int] = (), **how: Any
+    ) -> bool:
+        """Read tokens as `reading` does, alone: each feed is decoded at once. after_ubatch: a plain function"""
+        return self._decoder.run(self.reading(tokens, at_once(after_ubatch), probe, **how))
+
+    def step(self, token: int, *, drafts: bool = False) -> None:
+        """Feed a generated token as `stepping` does, alone: each feed is decoded at once."""
+        self._decoder.run(self.stepping(token, drafts=drafts))
+
+    def reading(
         self,
         tokens: Iterable[int],
-        after_ubatch: Callable[[int], bool],
+        after_ubatch: GoesOn,
         probe: Sequence[int] = (),
         *,
         part_ends: Sequence[int] = (),
         want_logits: bool = True,
         observe: Callable[[int], None] | None = None,
-        while_recalling: GoesOn = lambda _n, _of: True,
-    ) -> bool:
+        while_recalling: GoesOn = ALWAYS,
+    ) -> Feeding[bool]:
         """Read tokens block by block; returns True if all were read.
 
         after_ubatch: called with the number of tokens read since the last call; returns False to stop reading. The
@@ -330,23 +301,23 @@ class BlockLoop:
             for ubatch in earlier:
                 if observe is not None:
                     observe(ubatch[0])
-                self._feed(ubatch, want_logits=observe is not None, probe=probe)
-                if not after_ubatch(len(ubatch)):
+                yield from self._feed(ubatch, want_logits=observe is not None, probe=probe)
+                if not (yield from after_ubatch(len(ubatch))):
                     return False
             if observe is not None:
                 observe(last[0])
             is_end = is_last and n_held == 0
-            self._feed(last, want_logits=observe is not None or (want_logits and is_end), probe=probe)
-            self._compact(probe, is_last=is_last)
-            if not after_ubatch(len(last)):
+            yield from self._feed(last, want_logits=observe is not None or (want_logits and is_end), probe=probe)
+            yield from self._compact(probe, is_last=is_last)
+            if not (yield from after_ubatch(len(last))):
                 return is_end
         if not block:  # all of the prompt is held back, and what came before it may not have its scores yet
-            self._compact(probe, is_last=True)
+            yield from self._compact(probe, is_last=True)
         if recalls and self.archive is not None:
             self.archive.asked = list(held.tokens)
-            if not self._recall(ROUNDS, while_recalling):
+            if not (yield from self._recall(ROUNDS, while_recalling)):
                 return False
-        return self._read_held(held.tokens, after_ubatch, probe)
+        return (yield from self._read_held(held.tokens, after_ubatch, probe))
 
     def _n_held(self, probe: Sequence[int]) -> int:
         """Return how many last tokens of a prompt are fed after the last compaction.
@@ -359,15 +330,15 @@ class BlockLoop:
             return int(self.block_replay.wanted)
         return max(1, min(len(probe), self._options.spare_cells // 2))
 
-    def _read_held(self, tokens: Iterable[int], after_ubatch: Callable[[int], bool], probe: Sequence[int]) -> bool:
+    def _read_held(self, tokens: Iterable[int], after_ubatch: GoesOn, probe: Sequence[int]) -> Feeding[bool]:
         """Read the last tokens of a prompt, with the logits of the last one; returns True if all were read."""
         for ubatch, is_last in with_last(blocks(tokens, self._options.n_ubatch)):
-            self._feed(ubatch, want_logits=is_last, probe=probe)
-            if not after_ubatch(len(ubatch)):
+            yield from self._feed(ubatch, want_logits=is_last, probe=probe)
+            if not (yield from after_ubatch(len(ubatch))):
                 return is_last
         return True
 
-    def _recall(self, rounds: int, goes_on: GoesOn) -> bool:
+    def _recall(self, rounds: int, goes_on: GoesOn) -> Feeding[bool]:
         """Fill free cells with what the end of the last prompt needs; returns False if it was stopped."""
         archive, cache = self.archive, self.cache
         if archive is None or not archive.asked or cache.n_cells == cache.n_past:  # nothing was evicted
@@ -377,7 +348,7 @@ class BlockLoop:
             return True
         started = time.perf_counter()
         n_cells = recalled_cells(self._options.spare_cells)
-        recalled = archive.recall(cache, lambda: self._probe(archive.asked), n_cells, rounds, goes_on)
+        recalled = yield from archive.recall(cache, lambda: self._probe(archive.asked), n_cells, rounds, goes_on)
         self.work.recalled_cells += recalled.n_cells
         self.work.scanned_tokens += recalled.n_scanned
         self.work.recalls += 1
@@ -391,16 +362,16 @@ class BlockLoop:
         self.work.archive_bytes += archive.written_bytes - n_before
         self.work.archive_s += time.perf_counter() - started
 
-    def step(self, token: int, *, drafts: bool = False, goes_on: GoesOn = lambda _n, _of: True) -> None:
+    def stepping(self, token: int, *, drafts: bool = False, goes_on: GoesOn = ALWAYS) -> Feeding[None]:
         """Feed one generated token and compute its logits. Evicts when `evict_every` spare cells are filled.
 
         drafts: decode a draft with the token, or accept the token from the last draft. `logits_row` is then the row of
             the next token's logits
-        goes_on: as `while_recalling` of `read`, for the recall after an eviction
+        goes_on: as `while_recalling` of `reading`, for the recall after an eviction
         """
         if drafts:
             self._gate.said(token)
-        if drafts and self._draft[:1] == [token] and self._feeder.n_steps == self._draft_step:
+        if drafts and self._draft[:1] == [token] and self._decoder.n_steps == self._draft_step:
             self._make_room(1)
             self._coming = self.cache.n_past, [token]
             self.cache.accept()
@@ -410,7 +381,9 @@ class BlockLoop:
             self.work.accepted += 1
         else:
             spare = self._options.spare_cells
-            self._feed([token], want_logits=True, spare=spare, generating=True, drafts=drafts, goes_on=goes_on)
+            yield from self._feed(
+                [token], want_logits=True, spare=spare, generating=True, drafts=drafts, goes_on=goes_on
+            )
 
     def _feed(
         self,
@@ -421,8 +394,8 @@ class BlockLoop:
         probe: Sequence[int] = (),
         generating: bool = False,
         drafts: bool = False,
-        goes_on: GoesOn = lambda _n, _of: True,
-    ) -> None:
+        goes_on: GoesOn = ALWAYS,
+    ) -> Feeding[None]:
         if not tokens:
             return
         self._make_room(len(tokens))
@@ -432,17 +405,17 @@ class BlockLoop:
         full = self.cache.n_cells + n_new > self.budget + spare or n_new > self.cache.n_free - self._options.probe_cells
         full |= self._is_resized and self.cache.n_past > 0
         if full or self._fresh + n_new > self._options.block:
-            self._compact(probe, generating=generating, full=full)
+            yield from self._compact(probe, generating=generating, full=full)
             if generating and full:
-                self._recall(1, goes_on)
-        drafts = drafts and self._options.n_draft > 0 and self._feeder.is_alone
+                yield from self._recall(1, goes_on)
+        drafts = drafts and self._options.n_draft > 0 and not self._decoder.is_shared
         draft = self._proposed(tokens[0], spare) if drafts else []
         started, own_started = time.perf_counter(), time.thread_time()
         self._coming = self.cache.n_past, tokens
-        row = self._feeder.feed(self.cache, tokens, want_logits, draft)
+        row = yield Feed(self.cache, tokens, want_logits, draft)
         seconds = time.perf_counter() - started
         self._note_fed()
-        self._draft, self._draft_step, self.logits_row = draft, self._feeder.n_steps, row
+        self._draft, self._draft_step, self.logits_row = draft, self._decoder.n_steps, row
         self.work.decode_s += seconds
         self.work.drafted += len(draft)
         if drafts:
@@ -493,7 +466,7 @@ class BlockLoop:
 
     def _compact(
         self, probe: Sequence[int] = (), *, generating: bool = False, full: bool = False, is_last: bool = False
-    ) -> None:
+    ) -> Feeding[None]:
         options = self._options
         full |= self.cache.n_cells > self.budget
         probed = len(probe) > 0 and (full or options.parsed_focus.base.sees_every_probe)
@@ -507,11 +480,11 @@ class BlockLoop:
         if full and self.archive is not None:
             self._append(self.archive)
         if replay:
-            self._probe(replay)
+            yield from self._probe(replay)
         elif not probed:
             self._since_probe = None
         elif is_last or self._since_probe is None or self._since_probe > UBATCH:
-            self._ask(probe)
+            yield from self._ask(probe)
         reposition = full and self.repositioning.due()
         self._compacting = result = structs.Compaction()
         self.cache.compact(
@@ -541,15 +514,15 @@ class BlockLoop:
         """The policy that scores by a probe."""
         return self._options.turned_focus if self.repositioning.turns else self._options.parsed_focus
 
-    def _ask(self, probe: Sequence[int]) -> None:
+    def _ask(self, probe: Sequence[int]) -> Feeding[None]:
         """Feed a probe. Its queries score again if they can be turned, and if scores do not add up."""
-        self._probe(probe, self._part_ends)
+        yield from self._probe(probe, self._part_ends)
         self.work.probes += 1
         again = self.cache.repositions and not self._options.parsed_focus.carries
         self._since_probe = 0 if again else None
 
-    def _probe(self, tokens: Sequence[int], part_ends: Sequence[int] = ()) -> None:
+    def _probe(self, tokens: Sequence[int], part_ends: Sequence[int] = ()) -> Feeding[None]:
         """Have the queries of these tokens score. The tokens leave no cells."""
         started = time.perf_counter()
-        self._feeder.probe(self.cache, tokens, part_ends)
+        yield Feed(self.cache, tokens, part_ends=part_ends)
         self.work.probe_s += time.perf_counter() - started

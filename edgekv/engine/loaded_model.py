@@ -20,8 +20,9 @@ from edgekv.planning.plan import Plan
 from edgekv.prompt.template import check_template, rehearse
 from edgekv.warmup import register_warmup
 
-from .block_loop import ALONE, BlockLoop, Feeder
+from .block_loop import BlockLoop
 from .block_replay import BlockReplay
+from .feeds import Decoder
 from .memory_guard import MemoryGuard
 
 if TYPE_CHECKING:
@@ -35,13 +36,12 @@ class LoadedModel:
 
     mark: bytes that the snapshots of its cells carry, so that no other engine restores them
     model_digest: identifies the model in a session file
+    decoder: decodes for the block loops
     closed: everything was freed
     """
 
-    def __init__(
-        self, path: Path, header: Header, plan: Plan, options: Options, mark: bytes, feeder: Feeder = ALONE
-    ) -> None:
-        """header: that of the file, as it was planned; feeder: decodes for the block loops"""
+    def __init__(self, path: Path, header: Header, plan: Plan, options: Options, mark: bytes) -> None:
+        """header: that of the file, as it was planned"""
         self.plan = plan
         self.options = options
         self.mark = mark
@@ -55,12 +55,13 @@ class LoadedModel:
             process.return_freed_memory()  # memory that loading took beside the model
             self.context = self.model.new_context(plan.n_cells, options, n_cells_max=plan.n_cells_max)
             made.callback(self.context.close)
+            self.decoder = Decoder(options.parallel)
             self.block_loops: list[BlockLoop] = []
             for slot in range(options.parallel):
                 cache = made.enter_context(closing(open_cache(self.context, options, slot)))
                 share_heads(cache, path, options)
                 replay = BlockReplay.of(self.model, options)
-                loop = BlockLoop(cache, options, plan.budget_cells, self.model.n_ctx_train, replay, feeder)
+                loop = BlockLoop(cache, options, plan.budget_cells, self.model.n_ctx_train, replay, self.decoder)
                 self.block_loops.append(loop)
             process.return_freed_memory()
             self._made = made.pop_all()

@@ -32,6 +32,10 @@ class Opened:
         """Free everything."""
         raise NotImplementedError
 
+    def drop(self) -> None:
+        """Free everything, in a finalizer."""
+        raise NotImplementedError
+
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if self.closed or is_finalizing() or self._opened_by != os.getpid():  # at exit the system frees it
             return
@@ -44,4 +48,4 @@ class Opened:
                 source=self,
             )
         finally:
-            self.close()
+            self.drop()

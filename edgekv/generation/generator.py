@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
 from edgekv.binding.model import Context
 from edgekv.engine.block_loop import BlockLoop
+from edgekv.engine.feeds import Feeding, at_once
 from edgekv.engine.loaded_model import LoadedModel
+from edgekv.errors import EdgeKVError
 from edgekv.memory.sizes import MIB
 
 from .loops import LoopDetector
 from .request import GenerationRequest
 from .sampler import Sampler, SamplerState
 from .stats import Stats
-from .stopping import until_stop
+from .stopping import StopTexts, until_stop
 
 if TYPE_CHECKING:
     from edgekv.grammar.masks import Matcher
 
     from .logprobs import LogprobRecorder
     from .tool_calls import ToolCallReader
+
+Event = TypeVar("Event")
 
 NOTED, NOTES_BYTES = 16, MIB  # tokens between two checks of a grammar's memory, and an upper bound of its growth
 
@@ -37,10 +41,10 @@ class TokenState(Protocol):
     def sampler(self) -> SamplerState | None:
         """The state of the sampler after the last generated token; None = there was none."""
 
-    def say(self, token: int, sampler: SamplerState) -> None:
+    def note_token(self, token: int, sampler: SamplerState) -> None:
         """Note a generated token, and the sampler after it."""
 
-    def draw(self, sampler: SamplerState) -> None:
+    def note_end(self, sampler: SamplerState) -> None:
         """Note the sampler after a token that ends a reply."""
 
 
@@ -65,67 +69,127 @@ class ReplyGenerator:
         self._cancelled = cancelled
 
     def pieces(
-        self, request: GenerationRequest, matcher: Matcher | None, reader: ToolCallReader | None, stats: Stats
-    ) -> Iterator[str]:
-        """Yield a reply in pieces, from the logits of the last batch on. The sampler goes on from its state.
+        self,
+        request: GenerationRequest,
+        matcher: Matcher | None,
+        reader: ToolCallReader | None,
+        stats: Stats,
+        keep: Callable[[str], None] | None = None,
+    ) -> Feeding[None]:
+        """Yield a reply in pieces, from the logits of the last batch on, and the feed of each token after its piece.
+
+        The sampler goes on from its state.
 
         matcher: the grammar that the reply follows; None = it is free
         reader: takes tool calls out of the reply; None = no tools
+        keep: takes the pieces, and empty ones are yielded; None = they are yielded
         """
-        self._swapped_in()
-        with (
-            closing(TokenSelector(request, matcher, self._state.sampler, self._engine.context, reader)) as selector,
-            closing(self._tokens(request, selector, stats)) as tokens,
-        ):
-            yield from selector.pieces(tokens, stats)
+        block_loop = self._swapped_in()
+        with closing(TokenSelector(request, matcher, self._state.sampler, self._engine.context, reader)) as selector:
+            tokens = ReplyTokens(request, selector, block_loop, self._state, stats)
+            for piece in selector.pieces(tokens, stats):
+                if keep is not None:
+                    keep(piece)
+                yield piece if keep is None else ""
+                if not selector.has_stopped and tokens.goes_on(cancelled=self._cancelled.is_set()):
+                    try:
+                        yield from self._feed(tokens, selector, stats)
+                    except EdgeKVError as error:
+                        tokens.fail(error)
 
-    def _tokens(self, request: GenerationRequest, selector: TokenSelector, stats: Stats) -> Generator[int, None, None]:
-        """Choose and feed tokens until the reply ends; yields those that belong to it."""
-        engine, block_loop = self._engine, self._swapped_in()
+    def _feed(self, tokens: ReplyTokens, selector: TokenSelector, stats: Stats) -> Feeding[None]:
+        """Feed the newest token. Raises CeilingExceededError if the process is found over its ceiling."""
+        guard, n_tokens = self._engine.guard, stats.generated_tokens
+        tokens.block_loop = self._swapped_in()  # another one, if others had its cells meanwhile
+        goes_on = at_once(lambda *_: not self._cancelled.is_set())
+        yield from tokens.block_loop.stepping(tokens.newest, drafts=True, goes_on=goes_on)
+        if selector.notes is not None and n_tokens % NOTED == 0:
+            guard.check_room(NOTES_BYTES, selector.notes, "or give a simpler one")
+        exceeded = guard.check() if n_tokens % self._engine.options.block == 0 else None
+        if exceeded is not None:
+            stats.finish_reason = "ceiling"
+            raise exceeded
+
+
+class ReplyTokens:
+    """Iterates over the tokens of a reply, each chosen from the logits of the one before, which was fed meanwhile.
+
+    block_loop: the one that was fed last
+    newest: the last token
+    """
+
+    def __init__(
+        self,
+        request: GenerationRequest,
+        selector: TokenSelector,
+        block_loop: BlockLoop,
+        state: TokenState,
+        stats: Stats,
+    ) -> None:
+        self.block_loop = block_loop
+        self.newest = -1
+        self._request = request
+        self._selector = selector
+        self._state = state
+        self._stats = stats
+        self._loops = LoopDetector()
         limit = block_loop.repositioning.limit
-        room = None if limit is None else limit - block_loop.cache.n_past
-        most_tokens = request.most_tokens
-        loops = LoopDetector()
-        started = time.perf_counter()
-        if request.max_tokens == 0:
+        self._room = None if limit is None else limit - block_loop.cache.n_past
+        self._started = time.perf_counter()
+        self._error: EdgeKVError | None = None
+        self._is_over = request.max_tokens == 0
+        if self._is_over:
             stats.finish_reason = "length"
-            return
-        while True:
-            token = selector.next(block_loop.logits_row)
-            if stats.generated_tokens == 0:
-                stats.ttft_s = stats.first_pass_s + stats.prefill_s + time.perf_counter() - started
-            if selector.is_end(token):
-                self._state.draw(selector.state(ended=True))
-                stats.finish_reason = "end"
-                return
-            stats.generated_tokens += 1
-            self._state.say(token, selector.state(ended=False))
-            yield token
-            stats.decode_s = time.perf_counter() - started
-            if selector.is_complete:
-                stats.finish_reason = "end"
-                return
-            may_end = stats.generated_tokens >= request.min_tokens
-            if loops.loops_after(token) and may_end and not request.allow_loops:
-                stats.finish_reason = "loop"
-                return
-            if stats.generated_tokens == most_tokens:
-                stats.finish_reason = "length"
-                return
-            if room is not None and stats.generated_tokens >= room:
-                stats.finish_reason = "context"
-                return
-            if self._cancelled.is_set():
-                stats.finish_reason = "cancelled"
-                return
-            block_loop = self._swapped_in()  # another one, if others had its cells meanwhile
-            block_loop.step(token, drafts=True, goes_on=lambda _n, _of: not self._cancelled.is_set())
-            if selector.notes is not None and stats.generated_tokens % NOTED == 0:
-                engine.guard.check_room(NOTES_BYTES, selector.notes, "or give a simpler one")
-            exceeded = engine.guard.check() if stats.generated_tokens % engine.options.block == 0 else None
-            if exceeded is not None:
-                stats.finish_reason = "ceiling"
-                raise exceeded
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        """Choose the next token. Raises the error that kept the last one from being fed."""
+        if self._error is not None:
+            raise self._error
+        if self._is_over:
+            raise StopIteration
+        self._is_over = True  # until a token is chosen
+        selector, stats = self._selector, self._stats
+        token = selector.next(self.block_loop.logits_row)
+        if stats.generated_tokens == 0:
+            stats.ttft_s = stats.first_pass_s + stats.prefill_s + time.perf_counter() - self._started
+        if selector.is_end(token):
+            self._state.note_end(selector.state(ended=True))
+            stats.finish_reason = "end"
+            raise StopIteration
+        stats.generated_tokens += 1
+        self._state.note_token(token, selector.state(ended=False))
+        self.newest, self._is_over = token, False
+        return token
+
+    def goes_on(self, *, cancelled: bool) -> bool:
+        """Return True if the reply goes on after the newest token; otherwise note why it ends."""
+        if not self._is_over:
+            self._stats.decode_s = time.perf_counter() - self._started
+            if reason := self._end(cancelled=cancelled):
+                self._stats.finish_reason = reason
+                self._is_over = True
+        return not self._is_over
+
+    def _end(self, *, cancelled: bool) -> str:
+        """Return why the reply ends with the newest token; "" = it goes on."""
+        request, n_tokens = self._request, self._stats.generated_tokens
+        if self._selector.is_complete:
+            return "end"
+        loops = self._loops.loops_after(self.newest)
+        if loops and n_tokens >= request.min_tokens and not request.allow_loops:
+            return "loop"
+        if n_tokens == request.most_tokens:
+            return "length"
+        if self._room is not None and n_tokens >= self._room:
+            return "context"
+        return "cancelled" if cancelled else ""
+
+    def fail(self, error: EdgeKVError) -> None:
+        """End the reply with an error, which comes after the text that is held back."""
+        self._error, self._is_over = error, True
 
 
 class TokenSelector:
@@ -148,6 +212,7 @@ class TokenSelector:
         self._matcher = matcher
         self._context = context
         self._reader = reader
+        self._stops = StopTexts(request.stop)
         self._recorder: LogprobRecorder | None = None
         if request.logprobs is not None:
             from .logprobs import LogprobRecorder  # few replies need it
@@ -189,13 +254,21 @@ class TokenSelector:
         """True if the grammar allows only the end of the reply."""
         return self._matcher is not None and self._matcher.is_complete
 
+    @property
+    def has_stopped(self) -> bool:
+        """True if the reply ends with a stop text, which came with the last piece."""
+        return self._stops.found != ""
+
     def pieces(self, tokens: Iterable[int], stats: Stats) -> Iterator[str]:
-        """Yield the texts of the tokens up to a stop text, as `Piece` if the request has logprobs."""
+        """Yield the texts of the tokens up to a stop text, one of each token, and perhaps a last one.
+
+        They are `Piece` if the request has logprobs.
+        """
         texts: Iterator[str] = self._context.model.text(tokens)
         if self._recorder is not None:
             texts = self._recorder.follow(texts)
         if self._request.stop:
-            texts = until_stop(texts, self._request.stop, stats)
+            texts = until_stop(texts, self._stops, stats)
         if self._reader is not None:
             texts = self._reader.follow(texts, stats)
         return texts if self._recorder is None else self._recorder.pieces(texts)
@@ -209,7 +282,7 @@ class TokenSelector:
         self._sampler.close()
 
 
-def after(texts: Iterable[str], pieces: Iterator[str]) -> Iterator[str]:
+def after(texts: Iterable[str], pieces: Iterator[Event]) -> Iterator[Event | str]:
     """Yield texts, then the pieces of a reply, which has begun by then; an error of its beginning comes before all."""
     first = next(pieces, None)
     yield from texts

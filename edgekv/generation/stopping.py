@@ -36,9 +36,8 @@ class StopTexts:
         return held
 
 
-def until_stop(pieces: Iterable[str], stops: Sequence[str], stats: Stats) -> Iterator[str]:
+def until_stop(pieces: Iterable[str], text: StopTexts, stats: Stats) -> Iterator[str]:
     """Yield the pieces of a reply up to a stop text. A possible beginning of a stop text is held back."""
-    text = StopTexts(stops)
     try:
         for piece in pieces:
             yield text.push(piece)

@@ -28,8 +28,8 @@ AnswerCallback = Callable[[ReplyRequest, Callable[[Event | ApiError], None], Can
 class RequestQueue:
     """Answers requests in order. `submit` and `stop` are for the thread of the event loop.
 
-    It is the only line in which requests wait. The `TurnQueue` of the runtime would block a thread for each of them. It
-    has a slot for every thread of this queue, and no other threads use the sessions.
+    It is the only line in which requests wait. The loop of the runtime would block a thread for each of them. It has a
+    slot for every thread of this queue, and no other threads use the sessions.
 
     answer: makes the reply to a request, in a thread of the queue. It calls back with each event, and ends early if
         its `CancelFlag` is set. It may raise what the runtime raises, or call back with an error as the last event

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from edgekv.engine.block_loop import BlockLoop
+from edgekv.engine.feeds import Feeding
 from edgekv.engine.loaded_model import LoadedModel
 from edgekv.errors import CeilingError, ConfigError, GrammarError, SessionError
 from edgekv.generation.generator import ReplyGenerator, after
-from edgekv.generation.request import GenerationRequest, ProgressCallback, RewindRequest
+from edgekv.generation.request import GenerationRequest, RewindRequest
 from edgekv.generation.stats import Stats
 from edgekv.prompt.turns import BEGINNINGS, HISTORIES, Probe
 from edgekv.store.log import Turn
@@ -31,16 +32,14 @@ from .session_file import log_sections, save_session
 from .session_history import SessionHistory
 from .session_title import title_of
 from .snapshot import Said, Snapshot
-from .turn_queue import TurnQueue
 
 if TYPE_CHECKING:
     from edgekv.grammar.masks import Matcher
 
 
-class LocalConversation:
-    """A `Conversation` over a model of this process; `LocalEngine` makes one.
+class Conversation:
+    """One conversation over a model of this process; `LocalEngine` makes one. All of it is for the thread of the loop.
 
-    turn_queue: says who may work on the cells
     stored: histories that requests name by their numbers
     begun: what was said in a saved session whose cells `state` has; None = no token was read yet
     """
@@ -49,7 +48,6 @@ class LocalConversation:
         self,
         loaded: LoadedModel,
         slots: CacheSlots,
-        turn_queue: TurnQueue,
         state: SequenceState,
         system: str | None,
         *,
@@ -61,7 +59,6 @@ class LocalConversation:
         self.state = state
         self._loaded = loaded
         self._slots = slots
-        self._turn_queue = turn_queue
         self._system = system
         self._prompts = PromptReader(loaded, state, system, stored, slots.beginnings, self.cancelled)
         self._generator = ReplyGenerator(loaded, self._swapped_in, self.cancelled, state)
@@ -175,63 +172,25 @@ class LocalConversation:
         """Have the engine forget this conversation at its next use."""
         self._slots.release_later(self.state)
 
-    def reply(
-        self, request: GenerationRequest | RewindRequest, progress: ProgressCallback | None
-    ) -> Generator[str, None, None]:
-        """Read the prompt, then generate token by token. After any exception the next use goes on from the cells."""
-        loaded = self._open()
-        stats = self.stats = Stats(budget_cells=loaded.plan.budget_cells, even_cells=loaded.plan.even_cells)
+    def reply(self, request: GenerationRequest | RewindRequest, stats: Stats) -> Feeding[None]:
+        """Read a prompt, and yield the text of each generated token, empty while a character is incomplete.
+
+        Yields every `Feed`, too, and the `Progress` of reading. Between two pieces another conversation may have the
+        cells. Once `cancelled` is set, it ends at the next block or token. At its end, whatever ends it, `stats` are
+        final, and the conversation is in order if it has the cells. Raises InputError or SessionError before anything
+        is read.
+        """
+        self._open()
+        self.stats = stats
         self.state.note()
         before = replace(self.state.work)
         try:
-            self._swapped_in()
-            self._remember()  # if others had the cells when the last reply ended, it has no checkpoint yet
-            if isinstance(request, RewindRequest):
-                self._prompts.rewind(request, stats, progress, self._kept()[0])
-                return
-            request.sampling.check(loaded.model.n_vocab)
-            matcher: Matcher | None = None
-            reader = None
-            if request.tools is not None and request.tools.callable:
-                from edgekv.generation.tool_calls import with_tool_calls  # few replies need what this imports
-
-                request, matcher, reader = with_tool_calls(request, request.tools, loaded, stats)
-            elif request.grammar is not None:
-                matcher = loaded.matcher(request.grammar)
-            pauses: Sequence[Pause] = ()
-            if request.kind in HISTORIES:
-                tokens, probe, pauses = self._prompts.history_prompt(request, stats, self._kept()[0])
-            else:
-                tokens, probe = self._prompts.turn_prompt(request, stats)
-            if request.passes > 1 and probe.tokens:  # if all of it fits, a second pass finds the same
-                answer = yield from self._first_pass(request, tokens, probe, matcher, stats, progress)
-                if answer is None:
-                    return
-                matcher = None if request.grammar is None else loaded.matcher(request.grammar)
-                tokens, probe = self._prompts.turn_prompt(request, stats, answer)
-            stats.finish_reason = "closed"  # unless another reason is noted below
-            told = None
-            if request.prompt_logprobs and request.logprobs is not None:
-                from edgekv.generation.logprobs import PromptLogprobs  # few replies need it
-
-                told = PromptLogprobs(loaded, self.state.block_loop, request.logprobs)
-            observe = None if told is None else told.note
-            if not self._prompts.read(tokens, request.kind, stats, progress, probe, pauses=pauses, observe=observe):
-                return
-            if request.kind in BEGINNINGS:
-                stats.finish_reason = "read"
-            else:
-                pieces = self._generator.pieces(request, matcher, reader, stats)
-                if told is not None:  # others may feed between two pieces, so the first token is drawn before
-                    pieces = after(told.pieces(), pieces)
-                yield from pieces
+            yield from self._reply(request, stats)
         except (GrammarError, CeilingError):
             stats.finish_reason = "failed"
             raise
         finally:
-            with self._turn_queue.turn_if_free(self) as has_turn:
-                if has_turn:  # otherwise it was left in a pause, and others are at work; the next use remembers
-                    self._remember()
+            self._remember()
             n_past, n_cells = self.state.figures
             if self.state.archive is not None:
                 archive = self.state.archive
@@ -239,17 +198,57 @@ class LocalConversation:
                 stats.recallable_tokens = self.state.n_recallable
             stats.finish(self.state.work, before, tokens_seen=n_past, cells_used=n_cells)
 
+    def _reply(self, request: GenerationRequest | RewindRequest, stats: Stats) -> Feeding[None]:
+        loaded = self._open()
+        self._swapped_in()
+        self._remember()  # if others had the cells when the last reply ended, it has no checkpoint yet
+        if isinstance(request, RewindRequest):
+            yield from self._prompts.rewind(request, stats, self._kept()[0])
+            return
+        request.sampling.check(loaded.model.n_vocab)
+        matcher: Matcher | None = None
+        reader = None
+        if request.tools is not None and request.tools.callable:
+            from edgekv.generation.tool_calls import with_tool_calls  # few replies need what this imports
+
+            request, matcher, reader = with_tool_calls(request, request.tools, loaded, stats)
+        elif request.grammar is not None:
+            matcher = loaded.matcher(request.grammar)
+        pauses: Sequence[Pause] = ()
+        if request.kind in HISTORIES:
+            tokens, probe, pauses = self._prompts.history_prompt(request, stats, self._kept()[0])
+        else:
+            tokens, probe = self._prompts.turn_prompt(request, stats)
+        if request.passes > 1 and probe.tokens:  # if all of it fits, a second pass finds the same
+            answer = yield from self._first_pass(request, tokens, probe, matcher, stats)
+            if answer is None:
+                return
+            matcher = None if request.grammar is None else loaded.matcher(request.grammar)
+            tokens, probe = self._prompts.turn_prompt(request, stats, answer)
+        stats.finish_reason = "closed"  # unless another reason is noted below
+        told = None
+        if request.prompt_logprobs and request.logprobs is not None:
+            from edgekv.generation.logprobs import PromptLogprobs  # few replies need it
+
+            told = PromptLogprobs(loaded, self.state.block_loop, request.logprobs)
+        observe = None if told is None else told.note
+        if not (yield from self._prompts.read(tokens, request.kind, stats, probe, pauses=pauses, observe=observe)):
+            return
+        if request.kind in BEGINNINGS:
+            stats.finish_reason = "read"
+            return
+        pieces = self._generator.pieces(request, matcher, reader, stats)
+        # others may feed between two pieces, so the first token is drawn before those of the prompt are given
+        yield from pieces if told is None else after(told.pieces(), pieces)
+
     def _open(self) -> LoadedModel:
         if self._loaded.closed:
             raise SessionError("this session is closed; open another with Runtime.session()")
         return self._loaded
 
     def _figures(self) -> tuple[int, int]:
-        """Return `SequenceState.figures`, noted now if no other thread is at work."""
+        """Return `SequenceState.figures`. Any thread may ask."""
         self._open()
-        with self._turn_queue.turn_if_free(self) as has_turn:
-            if has_turn:
-                self.state.note()
         return self.state.figures
 
     def _swapped_in(self) -> BlockLoop:
@@ -280,8 +279,7 @@ class LocalConversation:
         probe: Probe,
         matcher: Matcher | None,
         stats: Stats,
-        progress: ProgressCallback | None,
-    ) -> Generator[str, None, str | None]:
+    ) -> Feeding[str | None]:
         """Read, answer, and go back; returns the answer, which is not yielded. None = the reply was cancelled.
 
         The answer is at most as long as the next probe has room for. Before anything is read, raises CeilingError if
@@ -297,13 +295,11 @@ class LocalConversation:
         before = None if self.state.n_past == 0 else self.snapshot()
         started = time.perf_counter()
         stats.finish_reason = "closed"
-        if not self._prompts.read(tokens, request.kind, stats, progress, probe):
+        if not (yield from self._prompts.read(tokens, request.kind, stats, probe)):
             return None
         said: list[str] = []
         first = replace(request, max_tokens=room if request.max_tokens is None else min(room, request.max_tokens))
-        for piece in self._generator.pieces(first, matcher, None, stats):
-            said.append(piece)
-            yield ""
+        yield from self._generator.pieces(first, matcher, None, stats, keep=said.append)
         if self.cancelled.is_set():
             stats.finish_reason = "cancelled"
             yield from said  # the conversation holds this text
@@ -329,16 +325,14 @@ class LocalConversation:
 
         Raises SessionError if there is no log.
         """
-        history = self.state.history  # another thread may close the session meanwhile
+        history = self.state.history
         if history is None:
             raise SessionError(
                 self.state.lost or "this session keeps no history; open one with Runtime.session(history=True)"
             )
-        with self._turn_queue.turn_if_free(self) as has_turn:
-            if has_turn and not self.state.is_settled:
-                self._settled()
-        n_past, _ = self._figures()
-        return history, self.state.pending_after(n_past)
+        if self.state.is_loaded and not self.state.is_settled:
+            self._settle()
+        return history, self.state.pending
 
     def _remember(self) -> None:
         """End the log with the last token that has cells, and keep a checkpoint, if this conversation has the cells."""

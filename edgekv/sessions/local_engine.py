@@ -1,4 +1,4 @@
-"""The engine in this process: a loaded model, and the conversations that take turns with its cells."""
+"""The engine: a loaded model, and the conversations that take turns with its cells."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ import sys
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from functools import partial
 from pathlib import Path
 
 from edgekv.archive.space import ArchiveSpace
-from edgekv.engine.block_loop import ALONE
 from edgekv.engine.loaded_model import LoadedModel
-from edgekv.engine.opened import Opened
 from edgekv.errors import ConfigError, UnsupportedModelError
 from edgekv.generation.request import GenerationRequest, Logging
 from edgekv.memory import process
@@ -25,40 +22,37 @@ from edgekv.planning.planner import plan_to_load
 from edgekv.prompt.template import chat_format
 
 from .cache_slots import CacheSlots
-from .conversation import LocalConversation
+from .conversation import Conversation
 from .history import HistoryPrompt, check_ids, history_prompt
-from .protocol import Conversation
 from .sequence_state import SequenceState
 from .session_file import load_log, load_session
 from .session_history import SessionHistory
 from .snapshot import Said, new_mark
-from .steps import Steps
 from .swap import SwapMemory, SwapSpace, usable_folder
-from .turn_queue import TurnQueue
 
 
-class LocalEngine(Opened):
-    """An `Engine` whose native side runs in this process. Raises the errors of `Runtime`.
+class LocalEngine:
+    """A loaded model and its cells, for the thread of a loop. Raises the errors of `Runtime`.
 
+    n_slots: conversations that may have cells at a time
+    at_turn: states of those that do not give them up now
     mark: bytes that the snapshots of this engine carry, so that no other engine restores them; None = new ones
     """
-
-    worker_pid = None
-    alive = True
 
     def __init__(self, path: Path, request: Request, mark: bytes | None = None) -> None:
         self.mark = new_mark() if mark is None else mark
         self.plan, header = plan_to_load(path, request)
         self._opened = self.plan  # has the most cells
         options = self.plan.resolve(request.options)
-        self.turn_queue = TurnQueue(options.parallel)
+        self.closed = False
+        self.n_slots = options.parallel
+        self.at_turn: set[SequenceState] = set()
         sys.audit("edgekv.runtime", self.plan)  # read by tests that measure memory (edgekv.testing)
         process.return_freed_memory()
         with ExitStack() as made:
             swap = made.enter_context(closing(_swap_space(self.plan, options)))
-            feeder = ALONE if options.parallel == 1 else Steps(self.turn_queue)
-            self.loaded = made.enter_context(closing(LoadedModel(path, header, self.plan, options, self.mark, feeder)))
-            self.slots = CacheSlots(self.loaded.block_loops, swap, partial(_at_turn, self.turn_queue))
+            self.loaded = made.enter_context(closing(LoadedModel(path, header, self.plan, options, self.mark)))
+            self.slots = CacheSlots(self.loaded.block_loops, swap, lambda: self.at_turn)
             made.callback(self.slots.close)
             made.callback(process.hold(self.plan.peak_bytes - self.plan.parts.python))
             self._made = made.pop_all()
@@ -66,35 +60,40 @@ class LocalEngine(Opened):
         self._archives = ArchiveSpace(folder, options.archive_bytes) if options.archives else None
         self._histories: dict[int, HistoryPrompt] = {}  # stored histories by number
         self._states: weakref.WeakSet[SequenceState] = weakref.WeakSet()  # their files go with the engine
-        self.opened()
 
-    def new_conversation(self, system: str | None, logging: Logging | None = None) -> LocalConversation:
-        """Begin a conversation. It takes the cells if they are free."""
+    def new_conversation(self, system: str | None, logging: Logging | None = None) -> Conversation:
+        """Begin a conversation. It takes the cells if they are free. Raises BudgetError if its message leaves no cells.
+
+        logging: keep a log; raises SessionFileError if the disk does not take it, and ConfigError for too small a cap
+        """
         history = None if logging is None else SessionHistory(logging, self.plan)
         with self._new_state(history) as state:
             conversation = self._conversation(state, system)
-            with self.turn_queue.ticket(conversation) as ticket:
-                if ticket.enter_if_free():
-                    self.slots.claim_if_free(state)
+            self.slots.claim_if_free(state)
             return conversation
 
     def load_conversation(
         self, path: Path, instead_of: Conversation | None = None, *, keeps_log: bool = True
-    ) -> LocalConversation:
-        """Load the conversation of a session file into the cells. keeps_log: keep the log of the file, if it has one"""
+    ) -> Conversation:
+        """Load the conversation of a session file, by an absolute path, into the cells.
+
+        instead_of: a conversation that gives up its cells, and is not swapped out
+        keeps_log: keep the log of the file, if it has one
+
+        Raises SessionFileError, BudgetError or CeilingError if the file does not fit this engine, and SwapError; the
+        cells are then as before.
+        """
         history = load_log(path, self.loaded, Logging()) if keeps_log else None
-        replaced = instead_of.state if isinstance(instead_of, LocalConversation) else None
+        replaced = None if instead_of is None else instead_of.state
         with self._new_state(history) as state:
             system, said = self.slots.claim(state, lambda it: load_session(path, self.loaded, it), replaced)
             state.pinned = state.block_loop.pinned
             state.restart_archive()
             return self._conversation(state, system, said)
 
-    def _conversation(self, state: SequenceState, system: str | None, begun: Said | None = None) -> LocalConversation:
+    def _conversation(self, state: SequenceState, system: str | None, begun: Said | None = None) -> Conversation:
         """Return the conversation of a new state. begun: what was said in it, if it has cells"""
-        return LocalConversation(
-            self.loaded, self.slots, self.turn_queue, state, system, stored=self._histories, begun=begun
-        )
+        return Conversation(self.loaded, self.slots, state, system, stored=self._histories, begun=begun)
 
     @contextmanager
     def _new_state(self, history: SessionHistory | None) -> Iterator[SequenceState]:
@@ -201,8 +200,7 @@ class LocalEngine(Opened):
         self.slots.reap()
 
     def close(self) -> None:
-        """End all calls under way, free the model and its cells, and remove the files of all conversations."""
-        self.turn_queue.close()
+        """Free the model and its cells, and remove the files of all conversations."""
         if not self.closed:
             self.closed = True
             self._made.close()
@@ -210,12 +208,6 @@ class LocalEngine(Opened):
                 state.release()
             for history in self._histories.values():
                 history.close()
-
-
-def _at_turn(queue: TurnQueue) -> set[object]:
-    """Return the states of the conversations that have a turn."""
-    sessions = (ticket.session for ticket in queue.present())
-    return {session.state for session in sessions if isinstance(session, LocalConversation)}
 
 
 def _swap_space(plan: Plan, options: Options) -> SwapSpace:

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from edgekv.counting import counted
+from edgekv.engine.feeds import Feeding
 from edgekv.engine.loaded_model import LoadedModel
 from edgekv.engine.memory_guard import MemoryGuard
-from edgekv.errors import CeilingExceededError, ConfigError, PromptLengthError, SessionError
-from edgekv.generation.request import GenerationRequest, Progress, ProgressCallback, RewindRequest
+from edgekv.errors import CeilingExceededError, ConfigError, PromptLengthError
+from edgekv.generation.request import GenerationRequest, Progress, RewindRequest
 from edgekv.generation.stats import Stats
 from edgekv.prompt.text import Prompt
 from edgekv.prompt.turns import BEGINNINGS, NO_PROBE, STATES, Kind, Probe, Turns
@@ -182,9 +183,7 @@ class PromptReader:
         prompt = found.prompt(self._system, history.replies(pending))
         return history.log.beginning(prompt.tokens())
 
-    def rewind(
-        self, request: RewindRequest, stats: Stats, progress: ProgressCallback | None, history: SessionHistory
-    ) -> None:
+    def rewind(self, request: RewindRequest, stats: Stats, history: SessionHistory) -> Feeding[None]:
         """Go back to the newest checkpoint before, and read again from there.
 
         After any later exception the session has gone back to the checkpoint, or to the last token that was read again.
@@ -197,7 +196,7 @@ class PromptReader:
         stats.reused_tokens = state.n_past
         stats.prompt_tokens = n - state.n_past
         if state.n_past < n:
-            self.read(history.log.tokens(state.n_past, n), "read", stats, progress, known=history.log)
+            yield from self.read(history.log.tokens(state.n_past, n), "read", stats, known=history.log)
         stats.finish_reason = stats.finish_reason or "read"
 
     def read(
@@ -205,28 +204,27 @@ class PromptReader:
         tokens: Iterable[int],
         kind: Kind,
         stats: Stats,
-        progress: ProgressCallback | None,
         probe: Probe = NO_PROBE,
         known: TokenLog | None = None,
         pauses: Sequence[Pause] = (),
         observe: Callable[[int], None] | None = None,
-    ) -> bool:
-        """Read the tokens of a prompt; returns True if the reply may begin.
+    ) -> Feeding[bool]:
+        """Read the tokens of a prompt, and yield the `Progress`; returns True if the reply may begin.
 
         probe: what the tokens after the pauses are read with; known: a log that holds the tokens
-        observe: called with each token before it is fed (`BlockLoop.read`)
+        observe: called with each token before it is fed (`BlockLoop.reading`)
         """
         state = self._state
-        reading = Prefill(state, self._loaded.guard, self._cancelled, stats, progress, observe)
+        reading = Prefill(state, self._loaded.guard, self._cancelled, stats, observe)
         state.read(STATES[kind], known)
         coming = self._to_their_end(tokens, kind)
         for key, paused in pauses:
-            reading.read(itertools.islice(coming, key.n_past - state.n_past), paused, want_logits=False)
+            yield from reading.read(itertools.islice(coming, key.n_past - state.n_past), paused, want_logits=False)
             if not reading.may_reply():
                 return False
             if state.archive is None or state.n_cells == state.n_past:  # others could not recall what was evicted
                 self._beginnings.keep(key, state.turns, state.block_loop)
-        reading.read(coming, probe, want_logits=kind not in BEGINNINGS)
+        yield from reading.read(coming, probe, want_logits=kind not in BEGINNINGS)
         return reading.may_reply()
 
     def _marker(self, kind: Kind, first: int, *, known: int = 0) -> Callable[[int, str], None]:
@@ -263,26 +261,25 @@ class Prefill:
     """Reads the prompt of one reply until all is read, it is cancelled, or the process is found over its ceiling.
 
     stats: has the number of prompt tokens, and takes the number of tokens read and the time
-    observe: called with each token before it is fed (`BlockLoop.read`)
+    observe: called with each token before it is fed (`BlockLoop.reading`)
     """
 
     state: SequenceState
     guard: MemoryGuard
     cancelled: threading.Event
     stats: Stats
-    progress: ProgressCallback | None
     observe: Callable[[int], None] | None
     n_read: int = 0
     recall_step: int = -1
     exceeded: CeilingExceededError | None = None
 
-    def read(self, tokens: Iterable[int], probe: Probe, *, want_logits: bool) -> None:
+    def read(self, tokens: Iterable[int], probe: Probe, *, want_logits: bool) -> Feeding[None]:
         """Read block by block, a whole prompt or its next part. Tokens that were read stay in the cells."""
         block_loop, stats = self.state.block_loop, self.stats
         block_loop.repositioning.expect(stats.prompt_tokens - self.n_read)
         started = time.perf_counter()
         try:
-            block_loop.read(
+            yield from block_loop.reading(
                 tokens,
                 self._after_ubatch,
                 probe.tokens,
@@ -305,26 +302,23 @@ class Prefill:
             return False
         return True
 
-    def _after_ubatch(self, n_tokens: int) -> bool:
+    def _after_ubatch(self, n_tokens: int) -> Feeding[bool]:
         """Count the tokens read, and report the progress; returns True to read on."""
         self.n_read += n_tokens
         self.state.note()
-        return self._report()
+        return (yield from self._report())
 
-    def _between_heads(self, n_scanned: int, n_heads: int) -> bool:
+    def _between_heads(self, n_scanned: int, n_heads: int) -> Feeding[bool]:
         """Report the progress of a recall, RECALL_STEPS times in all; returns True to scan on."""
         step = n_scanned * RECALL_STEPS // n_heads
         if step == self.recall_step:
             return not self.cancelled.is_set()
         self.recall_step = step
-        return self._report(n_scanned, n_heads)
+        return (yield from self._report(n_scanned, n_heads))
 
-    def _report(self, n_scanned: int = 0, n_heads: int = 0) -> bool:
-        """Report the progress, and check the ceiling; returns True to go on."""
-        if self.progress is not None:
-            total, budget = self.stats.prompt_tokens, self.state.block_loop.budget
-            self.progress(Progress(self.n_read, total, self.state.n_cells, budget, n_scanned, n_heads))
-            if not self.state.is_loaded:  # `progress` closed the runtime, and the cells are freed
-                raise SessionError("this session is closed; open another with Runtime.session()")
+    def _report(self, n_scanned: int = 0, n_heads: int = 0) -> Feeding[bool]:
+        """Yield the progress, and check the ceiling; returns True to go on."""
+        total, budget = self.stats.prompt_tokens, self.state.block_loop.budget
+        yield Progress(self.n_read, total, self.state.n_cells, budget, n_scanned, n_heads)
         self.exceeded = self.guard.check()
         return self.exceeded is None and not self.cancelled.is_set()

@@ -339,11 +339,11 @@ class SequenceState:
         if prompt is not None:
             self._known = self._known._replace(prompt=prompt._replace(end=n_past))
 
-    def say(self, token: int, sampler: SamplerState) -> None:
+    def note_token(self, token: int, sampler: SamplerState) -> None:
         """Note a generated token, and the sampler after it. Others may have the cells before the next one."""
         self.note()
         self._known = _Known(self.turns, (token,), self.n_past, sampler)
 
-    def draw(self, sampler: SamplerState) -> None:
+    def note_end(self, sampler: SamplerState) -> None:
         """Note the sampler after a token that ends a reply. Such a token does not belong to the reply."""
         self._known = self._known._replace(sampler=sampler)

@@ -1,12 +1,12 @@
-"""The engine in a process of its own: the host survives its death.
+"""The loop in a process of its own: the host survives its death.
 
-    in the host      remote          WorkerEngine and WorkerConversation: the base of Runtime and Session
-                     worker_process  Worker: starts the process, asks it, watches it, ends it
-    between them     pipe_messages   the messages and their answers
+    in the host      remote          opens a runtime's engine in a worker, or plans in one
+                     worker_process  Worker: starts the process, carries messages to it, watches it, ends it
+    between them     pipe_messages   the messages and their answers as bytes
                      channel         the pipes that carry them
-    in the worker    worker_main     serves a LocalEngine
+    in the worker    worker_main     runs a Loop
                      frozen          starts it in programs without an interpreter
 
-Two connections join them. On the first the host asks and the worker answers, strictly in turn. On the second the worker
+Two connections join them. On the first the host posts messages and the worker answers them. On the second the worker
 gives signs of life, and each side learns that the other is gone.
 """

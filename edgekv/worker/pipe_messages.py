@@ -1,30 +1,24 @@
-"""The messages between host and worker; every message has one answer.
-
-Messages are tuples, and travel pickled: both ends are one program, joined by pipes that no other process can reach. A
-piece of text and a Next go with every token. They travel as a letter and their bytes, because that is less code.
+"""Messages to a loop in a worker process, as bytes, and those that only a worker takes.
 
     Load                                      -> the Plan
     Estimate                                  -> a Plan or Survey
-    NewConversation, LoadConversation, Close  -> None
-    Call                                      -> the value of the property, or the result of the call
-    Reply, Next, Abort                        -> the next Progress or piece of text (str), or Ended with the reply
-    any of them                               -> Raised, instead
+    those of `edgekv.loop.messages`           -> as there
 
-The worker works on a reply from a Reply or Next to the answer, and then waits: it never runs ahead of the host.
-The host numbers conversations and replies. Many may be open; the host makes calls that need the cells for one
-conversation at a time.
+Messages are tuples, and travel pickled: both ends are one program, joined by pipes that no other process can reach. A
+piece of text and a Next go with every token. They travel as a letter and their bytes, because that is less code. Before
+each message stand its number, which its answer carries, too, and the client's.
 """
 
 from __future__ import annotations
 
 import pickle
+import struct
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from edgekv.errors import ConfigError, WorkerError
-from edgekv.generation.request import GenerationRequest, Logging, RewindRequest
-from edgekv.generation.stats import Stats
+from edgekv.loop.messages import Next
 from edgekv.planning.choice import Request
 from edgekv.policies.registry import is_registered
 
@@ -47,83 +41,16 @@ class Estimate(NamedTuple):
     around: bool
 
 
-class NewConversation(NamedTuple):
-    """Begin conversation `number`."""
-
-    number: int
-    system: str | None
-    logging: Logging | None = None
-
-
-class LoadConversation(NamedTuple):
-    """Begin conversation `number` with a session file, by its absolute path; it may take the cells of another one."""
-
-    number: int
-    path: Path
-    instead_of: int | None
-    keeps_log: bool
-
-
-class Close(NamedTuple):
-    """Forget conversation `number`, which has no open reply."""
-
-    number: int
-
-
-class Call(NamedTuple):
-    """Read a property of a conversation, or call one of its methods. `conversation`: None = the engine"""
-
-    conversation: int | None
-    name: str
-    arguments: tuple[Any, ...] = ()
-
-
-class Reply(NamedTuple):
-    """Begin reply `number`. `folder`: the host's working directory, for relative paths; None = the request has none."""
-
-    number: int
-    conversation: int
-    request: GenerationRequest | RewindRequest
-    folder: str | None
-
-
-class Next(NamedTuple):
-    """Go on with a reply, or with `cancelled` bring it to its end."""
-
-    number: int
-    cancelled: bool
-
-
-class Abort(NamedTuple):
-    """End a reply that is no longer iterated."""
-
-    number: int
-
-
-class Ended(NamedTuple):
-    """A reply is over. `stats`: None = it had ended before."""
-
-    stats: Stats | None
-    error: Exception | None = None
-
-
-class Raised(NamedTuple):
-    """The message failed with this error."""
-
-    error: Exception
-
-
-TEXT, NEXT, CANCEL = b"TPC"  # first bytes; a pickle begins with another byte
+NUMBERS = struct.Struct("<QQ")  # of a message, and of the client that waits for its answer
+TEXT, NEXT = b"TN"  # first bytes; a pickle begins with another byte
 
 
 def encode(message: object) -> bytes:
-    """Return the bytes of a message or an answer, for `decode` at the other end; bytes stay as they are."""
-    if type(message) is bytes:
-        return message
+    """Return the bytes of a message or an answer, for `decode` at the other end."""
     if type(message) is str:
         return b"T" + message.encode("utf-8", "surrogatepass")
     if type(message) is Next:
-        return (b"C" if message.cancelled else b"P") + message.number.to_bytes(8, "little")
+        return b"N" + message.number.to_bytes(8, "little")
     return pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
 
 
@@ -132,8 +59,8 @@ def decode(data: bytes | memoryview) -> Any:
     kind = data[0]
     if kind == TEXT:
         return str(data[1:], "utf-8", "surrogatepass")
-    if kind in (NEXT, CANCEL):
-        return Next(int.from_bytes(data[1:], "little"), kind == CANCEL)
+    if kind == NEXT:
+        return Next(int.from_bytes(data[1:], "little"))
     return pickle.loads(data)
 
 
@@ -171,7 +98,7 @@ def _immobile(error: Exception) -> ConfigError:
     )
 
 
-def portable(error: Exception) -> Exception:
+def portable(error: BaseException) -> BaseException:
     """Return the error, or a WorkerError of the same text if it cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(error))

@@ -1,4 +1,4 @@
-"""The worker process: answers the host's messages with a `LocalEngine`, and ends with the host."""
+"""The worker process: answers the host's messages with a loop of its own, and ends with the host."""
 
 from __future__ import annotations
 
@@ -9,38 +9,21 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Generator
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from edgekv.errors import EdgeKVError, SessionError
-from edgekv.generation.request import Progress
+from edgekv.loop.loop import Loop
+from edgekv.loop.messages import Ended, Raised, Reply
+from edgekv.loop.open_reply import Post
 from edgekv.memory import process
 from edgekv.planning.alternatives import make_survey
 from edgekv.planning.plan import Plan
 from edgekv.planning.planner import make_plan
-from edgekv.sessions.conversation import LocalConversation
 from edgekv.sessions.local_engine import LocalEngine
 
 from .channel import Channel
-from .pipe_messages import (
-    BEAT_S,
-    Abort,
-    Call,
-    Close,
-    Ended,
-    Estimate,
-    Load,
-    LoadConversation,
-    NewConversation,
-    Next,
-    Raised,
-    Reply,
-    decode,
-    encode,
-    portable,
-    unpack,
-)
+from .pipe_messages import BEAT_S, NUMBERS, Estimate, Load, decode, encode, portable, unpack
 
 if sys.platform == "win32":
     from multiprocessing.connection import PipeConnection as Connection
@@ -58,137 +41,66 @@ def main(requests: int, answers: int, pulse: int) -> None:
 
 
 class Server:
-    """Answers messages, one after another, with one engine and its conversations."""
+    """Runs a loop over the messages of a host."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._engine: LocalEngine | None = None
-        self._conversations: dict[int, LocalConversation] = {}
-        self._replies: dict[int, OpenReply] = {}
+        self._loop: Loop | None = None
 
     def serve(self) -> None:
-        """Answer until the host is gone."""
+        """Take messages and work until the host is gone."""
+        wait: float | None = None
         while True:
-            self._send(self._answer(self._receive()))
+            if self._channel.wait(wait):
+                self._take(*self._receive())
+                wait = 0.0  # there may be more
+            elif self._loop is not None:
+                wait = self._loop.step()
+            else:
+                wait = None
 
-    def _receive(self) -> Any:
+    def _receive(self) -> tuple[int, int, Any]:
+        """Return the next message, its number and its client."""
         try:
-            return decode(self._channel.receive())
+            data = self._channel.receive()
         except (EOFError, OSError):
             raise SystemExit from None
+        return *NUMBERS.unpack_from(data), decode(data[NUMBERS.size :])
 
-    def _send(self, answer: object) -> None:
+    def _take(self, number: int, client: int, message: Any) -> None:
+        post = Post(message, functools.partial(self._answer, number), client)
         try:
-            self._channel.send(encode(answer))
+            if isinstance(message, Load):
+                post.answer(self._load(message))
+            elif isinstance(message, Estimate):
+                estimate = make_survey if message.around else make_plan
+                post.answer(estimate(message.path, unpack(message.request)))
+            elif self._loop is None:
+                raise SessionError("no model is loaded")
+            else:
+                if isinstance(message, Reply) and message.folder is not None:
+                    os.chdir(message.folder)
+                self._loop.take(post)
+        except Exception as error:
+            post.answer(Raised(error))
+
+    def _load(self, message: Load) -> Plan:
+        engine = LocalEngine(message.path, unpack(message.request), message.mark)
+        self._loop = Loop(engine)
+        return engine.plan
+
+    def _answer(self, number: int, answer: object) -> None:
+        if isinstance(answer, Raised):
+            answer = Raised(_reported(answer.error))
+        elif isinstance(answer, Ended) and answer.error is not None:
+            answer = Ended(answer.stats, _reported(answer.error))
+        try:
+            self._channel.send(NUMBERS.pack(number, 0), encode(answer))
         except OSError:
             raise SystemExit from None
 
-    def _answer(self, message: object) -> object:
-        try:
-            if isinstance(message, Load):
-                return self._load(message)
-            if isinstance(message, Estimate):
-                estimate = make_survey if message.around else make_plan
-                return estimate(message.path, unpack(message.request))
-            if isinstance(message, NewConversation):
-                self._conversations[message.number] = self._loaded().new_conversation(message.system, message.logging)
-                return None
-            if isinstance(message, LoadConversation):
-                replaced = None if message.instead_of is None else self._conversations[message.instead_of]
-                self._conversations[message.number] = self._loaded().load_conversation(
-                    message.path, replaced, keeps_log=message.keeps_log
-                )
-                return None
-            if isinstance(message, Close):
-                self._close(message)
-                return None
-            if isinstance(message, Call):
-                number = message.conversation
-                found = getattr(self._loaded() if number is None else self._conversations[number], message.name)
-                return found(*message.arguments) if callable(found) else found
-            if isinstance(message, Reply):
-                return self._reply(message)
-            return self._go_on(message)
-        except Exception as error:
-            return Raised(_reported(error))
 
-    def _load(self, message: Load) -> Plan:
-        self._engine = LocalEngine(message.path, unpack(message.request), message.mark)
-        return self._engine.plan
-
-    def _loaded(self) -> LocalEngine:
-        if self._engine is None:
-            raise SessionError("no model is loaded")
-        return self._engine
-
-    def _close(self, message: Close) -> None:
-        conversation = self._conversations.pop(message.number, None)
-        if conversation is not None:  # otherwise this was asked before, and the host was interrupted meanwhile
-            conversation.close()
-        if self._engine is not None:
-            self._engine.reap()
-
-    def _reply(self, message: Reply) -> str | Ended:
-        """Begin a reply."""
-        conversation = self._conversations[message.conversation]
-        conversation.cancelled.clear()
-        if message.folder is not None:
-            os.chdir(message.folder)
-        pieces = conversation.reply(message.request, functools.partial(self._show, message.number, conversation))
-        self._replies[message.number] = OpenReply(conversation, pieces)
-        return self._next(message.number)
-
-    def _go_on(self, message: Any) -> str | Ended:
-        """Return the next piece of an open reply, for Next or Abort."""
-        reply = self._replies.get(message.number)
-        if reply is None:
-            return Ended(None)
-        if isinstance(message, Abort):
-            del self._replies[message.number]
-            reply.pieces.close()
-            return Ended(reply.conversation.stats)
-        if message.cancelled:
-            reply.conversation.cancelled.set()
-        return self._next(message.number)
-
-    def _next(self, number: int) -> str | Ended:
-        """Return the next piece of a reply, or its end."""
-        reply, failure = self._replies[number], None
-        try:
-            with suppress(Aborted, StopIteration):
-                return next(reply.pieces)
-        except Exception as error:
-            failure = _reported(error)
-        self._replies.pop(number, None)
-        return Ended(reply.conversation.stats, failure)
-
-    def _show(self, number: int, conversation: LocalConversation, progress: Progress) -> None:
-        """Send the host the progress of reading, and wait for Next. Raises Aborted on Abort."""
-        answer: object = progress
-        while True:
-            self._send(answer)
-            message = self._receive()
-            if isinstance(message, Next) and message.number == number:
-                if message.cancelled:
-                    conversation.cancelled.set()
-                return
-            if isinstance(message, Abort) and message.number == number:
-                raise Aborted
-            answer = self._answer(message)
-
-
-class OpenReply(NamedTuple):
-    """A reply that the host has not finished."""
-
-    conversation: LocalConversation
-    pieces: Generator[str, None, None]
-
-
-class Aborted(Exception):  # noqa: N818  (nothing is wrong)
-    """The host aborted a reply."""
-
-
-def _reported(error: Exception) -> Exception:
+def _reported(error: BaseException) -> BaseException:
     """Return the error for the host to raise. An unexpected error also prints a traceback on standard error."""
     if not isinstance(error, EdgeKVError):
         traceback.print_exception(type(error), error, error.__traceback__)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
@@ -14,11 +16,13 @@ from typing import Any
 
 from edgekv.addresses import Server
 from edgekv.errors import ConfigError, SessionError, WorkerError
+from edgekv.loop.mailbox import Mailbox
+from edgekv.loop.messages import CLOSED, Call, Raised
 from edgekv.memory.process import is_stopped
 
 from . import frozen
 from .channel import Channel
-from .pipe_messages import BEAT_S, Raised, decode, encode
+from .pipe_messages import BEAT_S, NUMBERS, decode, encode
 
 if sys.platform == "win32":
     import msvcrt
@@ -31,20 +35,25 @@ CODE = "import sys; sys.path[:] = {path!r}; from edgekv.worker.worker_main impor
 
 
 class Worker:
-    """A process that answers messages, one at a time, from any thread. Close it.
+    """A process with a loop. Any thread may post messages to it. Close it.
+
+    loaded: the model is not in this process
 
     servers: servers that hold layers of its model; the worker ends if one of them goes
     Raises WorkerError if it cannot be started, and ConfigError if there is no Python to start.
     """
 
+    loaded = None
+
     def __init__(self, servers: Sequence[Server] = ()) -> None:
         self._servers = servers
-        self._died: WorkerError | None = None
         self._ended_because = ""  # the watcher's reason for ending the worker
         self.closed = False
-        self._owed = False  # an answer is still to come, because an interrupt ended the wait for it
-        self._busy = False
-        self._lock = threading.RLock()
+        self._gone: WorkerError | None = None  # why no more answers come
+        self._numbers = itertools.count(1)
+        self._boxes: dict[int, Mailbox] = {}  # where the answers go, by the numbers of the messages
+        self._outgoing: deque[tuple[bytes, bytes]] = deque()
+        self._sending = threading.Lock()
         requests, ours = os.pipe()
         theirs, answers = os.pipe()
         self._channel = Channel(theirs, ours)
@@ -63,9 +72,11 @@ class Worker:
             pulse.close()
         self._watcher = threading.Thread(target=self._watch, args=(watched,), name="edgekv-worker", daemon=True)
         self._watcher.start()
+        self._reader = threading.Thread(target=self._read, name="edgekv-answers", daemon=True)
+        self._reader.start()
 
     @property
-    def pid(self) -> int:
+    def worker_pid(self) -> int:
         """The process id of the worker."""
         return self._process.pid
 
@@ -74,65 +85,81 @@ class Worker:
         """False once the process has ended."""
         return self._process.poll() is None
 
+    def post(self, message: object) -> Mailbox:
+        """Post a message, without waiting; returns where its answer comes. Finalizers may call this, too.
+
+        The answer is a WorkerError if the worker died or hangs.
+        """
+        box, number = Mailbox(), next(self._numbers)
+        if self.closed:
+            box.put(Raised(SessionError(CLOSED)))
+            return box
+        packed = encode(message)
+        self._boxes[number] = box
+        self._outgoing.append((NUMBERS.pack(number, threading.get_ident()), packed))
+        self._send()
+        if self._gone is not None:
+            self._refuse(self._gone)
+        return box
+
     def ask(self, message: object) -> Any:
         """Return the answer to a message. Raises the worker's errors, and WorkerError if it died or hangs."""
-        packed = encode(message)
-        with self._lock:
-            if self._busy:  # this is a finalizer, run in the midst of another call
-                raise WorkerError("the worker process is busy; ask again later")
-            self._busy = True
-            try:
-                answer = self._exchange(packed)
-            finally:
-                self._busy = False
-        if isinstance(answer, Raised):
-            raise answer.error
-        return answer
+        return self.post(message).get()
+
+    def look(self, number: int, name: str) -> Any:
+        """Return a value of a conversation that needs no cells."""
+        return self.ask(Call(number, name))
 
     def close(self) -> None:
         """End it, and wait until it has ended."""
         self.closed = True
-        if threading.current_thread() is self._watcher:  # this is a finalizer, and the watcher may be in any call
-            self._channel.close()
+        if threading.current_thread() in (self._watcher, self._reader):  # this is a finalizer
+            self._process.kill()
             return
-        if self._lock.acquire(blocking=False):  # otherwise a call is under way, and finds the process gone
-            self._channel.close()
-            self._lock.release()
+        if self._sending.acquire(blocking=False):  # otherwise a message is on its way, and finds the process gone
+            self._channel.end_writing()
+            self._sending.release()
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(END_S)
         self._process.kill()
         self._process.wait()
         self._watcher.join()
-        with self._lock:
-            self._channel.close()
+        self._reader.join()
 
-    def _exchange(self, packed: bytes) -> Any:
-        if self.closed:
-            raise SessionError("this session is closed; open another with Runtime.session()")
-        try:
-            if self._owed:
-                self._receive()
+    drop = close
+
+    def _send(self) -> None:
+        """Send the messages that were posted. One thread is at it, and sends those of others, too."""
+        while self._outgoing and self._sending.acquire(blocking=False):
             try:
-                self._owed = True
-                self._channel.send(packed)
+                while self._outgoing:
+                    self._channel.send(*self._outgoing[0])
+                    self._outgoing.popleft()
+            except OSError:  # the reader finds the process gone
+                self._outgoing.clear()
             except BaseException:
                 self._process.kill()  # half a message is no use to it, and nothing that follows either
                 raise
-            return self._receive()
-        except (EOFError, OSError):
-            if self._died is None or self.closed:
-                self._died = self._death()
-            raise self._died from None
+            finally:
+                self._sending.release()
 
-    def _receive(self) -> Any:
-        self._channel.wait()  # an interrupt does no harm here; the answer is read by the next call
-        try:
-            answer = decode(self._channel.receive())
-            self._owed = False
-        except BaseException:
-            self._process.kill()
-            raise
-        return answer
+    def _read(self) -> None:
+        """Give each answer to who waits for it, until the worker has ended."""
+        with suppress(EOFError, OSError):
+            while True:
+                data = self._channel.receive()
+                number, _ = NUMBERS.unpack_from(data)
+                self._boxes.pop(number).put(decode(data[NUMBERS.size :]))
+        self._gone = self._death()
+        self._refuse(self._gone)
+        with self._sending:
+            self._channel.close()
+
+    def _refuse(self, error: WorkerError) -> None:
+        """Answer all messages to a worker that has ended."""
+        for number in list(self._boxes):
+            if (box := self._boxes.pop(number, None)) is not None:
+                box.put(Raised(error))
 
     def _watch(self, pulse: Connection) -> None:
         """Watch the worker until it ends, and kill it if it gives no sign of life. Waiting calls find the pipe closed.
@@ -174,7 +201,7 @@ class Worker:
         else:
             how = f"ended with status {status}"
         return WorkerError(
-            f"the worker process {self.pid} {how}{self._because(status)}; close this runtime and open another"
+            f"the worker process {self.worker_pid} {how}{self._because(status)}; close this runtime and open another"
         )
 
     def _because(self, status: int) -> str:

@@ -176,7 +176,7 @@ def test_closing_says_nothing_afterwards(open_runtime, recwarn):
 
 def test_a_worker_may_be_dropped_by_the_thread_that_watches_it(open_runtime, workers, monkeypatch):
     kept = [open_runtime(isolated=True)]
-    watcher = kept[0]._engine._worker._watcher
+    watcher = kept[0]._engine.channel._watcher
     gone = weakref.ref(kept[0]._engine)
     raised = []
 

@@ -16,7 +16,7 @@ from waiting import until
 
 import edgekv
 from edgekv.generation.sampler import GREEDY
-from edgekv.sessions import turn_queue
+from edgekv.loop import turns
 from edgekv.sessions.stored_snapshot import StoredSnapshot
 
 POLICIES = ["keydiff", "h2o", "ahakv", "snapkv(window=16, carry=0.65)", "keydiff+critical", "snapkv+ada", "replay+ada"]
@@ -564,11 +564,13 @@ def test_a_runtime_is_closed_while_sessions_rest(open_runtime, tmp_path, isolate
 @pytest.fixture
 def patient(monkeypatch):
     """Nobody passes who pauses, unless the same thread waits."""
-    monkeypatch.setattr(turn_queue, "IDLE_S", LIMIT_S)
+    monkeypatch.setattr(turns, "IDLE_S", LIMIT_S)
 
 
 def waiting(runtime):
-    return len(runtime._engine.turn_queue._waiting)
+    """Messages that wait in the loop; in a worker, those without an answer."""
+    channel = runtime._engine.channel
+    return len(channel._boxes) if runtime.worker_pid else len(channel.loop._turns.line)
 
 
 def in_threads(runtime, works):
@@ -635,7 +637,7 @@ def test_cancel_reaches_one_that_waits(runtime, patient):
 
 
 def test_cancel_ends_a_reply_that_others_passed(runtime, monkeypatch):
-    monkeypatch.setattr(turn_queue, "IDLE_S", 0)
+    monkeypatch.setattr(turns, "IDLE_S", 0)
     with runtime.session() as first, runtime.session() as second:
         pieces = first.generate("a b c", max_tokens=50)
         next(pieces)

@@ -63,13 +63,13 @@ def test_a_conversation_of_many_turns_stays_within_its_cells(session):
 def cells_after_each_step(runtime, monkeypatch, session, n_steps):
     """Cells per head after every token that generation feeds; pieces of text may be fewer."""
     used = []
-    step = runtime.block_loop.step
+    stepping = runtime.block_loop.stepping
 
     def step_and_count(token, **given):
-        step(token, **given)
-        used.append(session.n_cells)
+        yield from stepping(token, **given)
+        used.append(runtime.block_loop.cache.n_cells)
 
-    monkeypatch.setattr(runtime.block_loop, "step", step_and_count)
+    monkeypatch.setattr(runtime.block_loop, "stepping", step_and_count)
     list(session.generate(words(60), max_tokens=n_steps + 1, sampling=GREEDY, ignore_eos=True))
     assert len(used) == n_steps
     return used

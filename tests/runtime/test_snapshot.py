@@ -36,11 +36,11 @@ class Steps:
     """The logits of every token that a runtime says, (n_vocab,) each."""
 
     def __init__(self, runtime, monkeypatch):
-        self.logits, self._runtime, self._step = [], runtime, runtime.block_loop.step
-        monkeypatch.setattr(runtime.block_loop, "step", self._record)
+        self.logits, self._runtime, self._stepping = [], runtime, runtime.block_loop.stepping
+        monkeypatch.setattr(runtime.block_loop, "stepping", self._record)
 
     def _record(self, token, **given):
-        self._step(token, **given)
+        yield from self._stepping(token, **given)
         self.logits.append(self._runtime.context.logits_array().copy())
 
     def take(self):

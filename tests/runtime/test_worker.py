@@ -23,8 +23,9 @@ from command import words
 from waiting import until
 
 import edgekv
+from edgekv.loop.mailbox import Mailbox
+from edgekv.loop.messages import Close
 from edgekv.worker import worker_process
-from edgekv.worker.pipe_messages import Close
 
 signals = pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
 scripts = pytest.mark.skipif(sys.platform == "win32", reason="a script is no program there")
@@ -177,13 +178,13 @@ def test_an_interrupted_wait_leaves_the_session_usable(session, monkeypatch):
     """Ctrl-C while the worker is at a token: its answer comes later, and must not be taken for that of another."""
     pieces = session.generate(words(10), max_tokens=50)
     next(pieces)
-    receive = worker_process.Worker._receive
+    get = Mailbox.get
 
-    def interrupted(worker):
-        monkeypatch.setattr(worker_process.Worker, "_receive", receive)
+    def interrupted(mailbox):
+        monkeypatch.setattr(Mailbox, "get", get)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(worker_process.Worker, "_receive", interrupted)
+    monkeypatch.setattr(Mailbox, "get", interrupted)
     with pytest.raises(KeyboardInterrupt):
         next(pieces)
     assert session.stats.finish_reason == "closed"
@@ -355,7 +356,7 @@ def test_a_worker_that_stands_still_is_an_error(open_runtime, monkeypatch, gener
             monkeypatch.setattr(worker_process, "is_stopped", lambda pid: False)
             monkeypatch.setattr(worker_process, "SILENCE_S", 1.0)
             monkeypatch.setattr(Connection, "recv_bytes", lambda pulse: beats.append(receive(pulse)))
-            until(lambda: len(beats) > 1 or rt._engine._worker._ended_because, "a beat")
+            until(lambda: len(beats) > 1 or rt._engine.channel._ended_because, "a beat")
         with suppress(ProcessLookupError):  # a busy machine may have ended one that was silent already
             os.kill(rt.worker_pid, signal.SIGSTOP)
         with pytest.raises(edgekv.WorkerError, match=f"{how}, and was ended"):

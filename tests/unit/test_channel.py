@@ -8,16 +8,17 @@ from contextlib import closing
 
 import pytest
 
+from edgekv.loop.messages import Call, Next
 from edgekv.worker.channel import READ_BYTES, Channel
-from edgekv.worker.pipe_messages import Call, Next, decode, encode
+from edgekv.worker.pipe_messages import decode, encode
 
 MESSAGES = [
     "",
     "piece",
     "\u4e2d\U0001f600",
     "\ud800",
-    Next(0, False),
-    Next(2**40, True),
+    Next(0),
+    Next(2**40),
     Call(1, "n_past"),
     None,
     5,
@@ -33,7 +34,7 @@ def channel():
 
 @pytest.mark.parametrize("message", MESSAGES, ids=repr)
 def test_a_message_comes_back(channel, message):
-    channel.send(encode(message))
+    channel.send(b"", encode(message))
     received = decode(channel.receive())
     assert (type(received), received) == (type(message), message)
 
@@ -43,16 +44,30 @@ def test_what_goes_with_every_token_is_one_write_and_one_read(channel, monkeypat
     for name in ("read", "write"):
         call = getattr(os, name)
         monkeypatch.setattr(os, name, lambda *given, name=name, call=call: (calls.append(name), call(*given))[1])
-    for message in ("piece", Next(7, False)):
-        channel.send(encode(message))
+    for message in ("piece", Next(7)):
+        channel.send(b"", encode(message))
         assert decode(channel.receive()) == message
     assert calls == ["write", "read"] * 2
+
+
+def test_messages_that_arrive_together_are_told_apart(channel):
+    sizes = [3, 0, 70, 2 * READ_BYTES, 1]
+    sender = threading.Thread(target=lambda: [channel.send(b"head", n * b"x") for n in sizes])
+    sender.start()
+    assert [bytes(channel.receive()) for _ in sizes] == [b"head" + n * b"x" for n in sizes]
+    sender.join()
+    assert not channel.wait(0)
+    channel.send(b"", b"a")
+    channel.send(b"", b"b")
+    assert channel.receive() == b"a"
+    assert channel.wait(None)
+    assert channel.receive() == b"b"
 
 
 @pytest.mark.parametrize("size", [0, 1, READ_BYTES - 9, READ_BYTES - 8, READ_BYTES, 5 * READ_BYTES + 3])
 def test_a_message_of_any_size_comes_whole(channel, size):
     message = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
-    sender = threading.Thread(target=channel.send, args=(message,))
+    sender = threading.Thread(target=channel.send, args=(b"", message))
     sender.start()
     received = channel.receive()
     sender.join()

@@ -14,7 +14,7 @@ from edgekv.generation.stopping import StopTexts, until_stop
 def shown(pieces, stops):
     """Return the shown pieces of a text that comes in pieces, and the stop text that ended it; None = none."""
     stats = Stats()
-    seen = list(until_stop(pieces, stops, stats))
+    seen = list(until_stop(pieces, StopTexts(stops), stats))
     assert bool(stats.stop_text) == (stats.finish_reason == "stop")
     return seen, stats.stop_text or None
 
@@ -71,7 +71,7 @@ def test_what_is_held_back_is_shown_before_an_error(error):
         yield "one S"
         raise error
 
-    shown = until_stop(pieces(), ("STOP",), Stats())
+    shown = until_stop(pieces(), StopTexts(("STOP",)), Stats())
     assert (next(shown), next(shown)) == ("one ", "S")
     with pytest.raises(type(error)):
         next(shown)

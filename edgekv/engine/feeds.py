@@ -1,0 +1,91 @@
+"""Feeds: tokens that wait to be decoded. A generator yields each, so that one thread can decode those of several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+from edgekv.binding.cache import Cache
+
+Result = TypeVar("Result")
+
+# Yields each `Feed` and receives the row of its logits; whatever else it yields is for whoever drives it.
+Feeding: TypeAlias = Generator[object, int, Result]
+GoesOn: TypeAlias = Callable[..., Feeding[bool]]  # looks at a work under way; returns False to stop it
+
+
+@dataclass(eq=False, slots=True)
+class Feed:
+    """Tokens of one cache, to be decoded.
+
+    draft: follows a single token; the row is then that of the token
+    part_ends: ends of the parts of a probe; None = the tokens are fed
+    """
+
+    cache: Cache
+    tokens: Sequence[int]
+    want_logits: bool = False
+    draft: Sequence[int] = ()
+    part_ends: Sequence[int] | None = None
+
+
+class Decoder:
+    """Decodes feeds of the caches of one context. n_slots: caches of the context
+
+    n_steps: batches so far. Each of them takes the place of the logits of the one before
+    is_shared: several conversations are being answered, so none of them makes drafts
+    """
+
+    def __init__(self, n_slots: int = 1) -> None:
+        self._n_slots = n_slots
+        self.n_steps = 0
+        self.is_shared = False
+
+    def decode(self, feeds: Sequence[Feed]) -> list[int]:
+        """Decode feeds in one batch; returns the row of each one's logits. A draft or a probe comes alone.
+
+        Raises what the cache raises.
+        """
+        first = feeds[0]
+        self.n_steps += 1
+        if first.part_ends is not None:
+            first.cache.probe(first.tokens, first.part_ends)
+            return [-1]
+        if first.draft:
+            first.cache.feed_draft(first.tokens[0], first.draft)
+            return [0]
+        if self._n_slots == 1:
+            first.cache.feed(first.tokens, want_logits=first.want_logits)
+            return [-1]
+        return Cache.feed_together([(feed.cache, feed.tokens, feed.want_logits) for feed in feeds])
+
+    def run(self, feeding: Feeding[Result]) -> Result:
+        """Decode each feed of a generator at once; returns its result."""
+        resume: Callable[..., object] = feeding.send
+        given: object = None
+        while True:
+            try:
+                feed = resume(given)
+            except StopIteration as end:
+                result: Result = end.value
+                return result
+            assert isinstance(feed, Feed)
+            try:
+                (given,) = self.decode([feed])
+                resume = feeding.send
+            except BaseException as error:
+                resume, given = feeding.throw, error
+
+
+def at_once(look: Callable[..., bool]) -> GoesOn:
+    """Return a function in the form of `GoesOn`, which yields nothing."""
+
+    def looking(*arguments: int) -> Feeding[bool]:
+        yield from ()
+        return look(*arguments)
+
+    return looking
+
+
+ALWAYS = at_once(lambda *_: True)

@@ -1,0 +1,30 @@
+"""Where the answer to one message comes, from another thread."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from .messages import Raised
+
+# seconds of a wait after which an interrupt is looked for; None = one ends the wait by itself
+INTERRUPT_S = 0.05 if sys.platform == "win32" else None
+
+
+class Mailbox:
+    """Takes the answer to one message."""
+
+    def __init__(self) -> None:
+        self._answers: SimpleQueue[object] = SimpleQueue()
+        self.put = self._answers.put
+
+    def get(self) -> Any:
+        """Wait for the answer and return it. Raises the error that it is. An interrupt while waiting loses nothing."""
+        while True:
+            with suppress(Empty):
+                answer = self._answers.get(timeout=INTERRUPT_S)
+                if isinstance(answer, Raised):
+                    raise answer.error
+                return answer

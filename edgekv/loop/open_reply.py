@@ -1,0 +1,65 @@
+"""A reply that its client has not finished, and what it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from edgekv.engine.feeds import Feeding
+from edgekv.generation.stats import Stats
+from edgekv.sessions.conversation import Conversation
+
+from .messages import Ended
+from .scheduler import Share, WaitingFeed
+
+Answer = Callable[[object], None]
+
+
+class Post(NamedTuple):
+    """A message, with a function that takes its answer, and the client that waits for it."""
+
+    message: object
+    answer: Answer
+    client: Hashable
+
+
+@dataclass(eq=False, slots=True)
+class OpenReply:
+    """A reply in the loop.
+
+    events: feeds, pieces and progress, from `Conversation.reply`
+    reports: its client wants the progress
+    client: who waits, or has waited last
+    answer: takes the next answer; None = nobody waits for one
+    is_ready: it goes on at once
+    feed: waits for a batch; None = it does not
+    ended: how it ended, before its client asked
+    paused_since: time of its last piece
+    comes_back_soon: its last pause was too short for a batch without it
+    """
+
+    number: int
+    conversation: Conversation
+    stats: Stats
+    events: Feeding[None]
+    reports: bool
+    client: Hashable
+    answer: Answer | None
+    share: Share = field(default_factory=Share)
+    is_ready: bool = False
+    feed: WaitingFeed | None = None
+    ended: Ended | None = None
+    paused_since: float = 0.0
+    comes_back_soon: bool = True
+
+    @property
+    def is_paused(self) -> bool:
+        """True if its client has a piece, and has not asked for the next one."""
+        return self.answer is None and self.feed is None and not self.is_ready and self.ended is None
+
+    def say(self, answer: object) -> None:
+        """Answer the client, if it waits."""
+        told, self.answer = self.answer, None
+        if told is not None:
+            told(answer)

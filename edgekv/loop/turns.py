@@ -1,0 +1,130 @@
+"""Whose turn it is: the replies that have a slot of the cells, and who waits for one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import NamedTuple
+
+from edgekv.sessions.conversation import Conversation
+from edgekv.sessions.local_engine import LocalEngine
+
+from .messages import OF_ALL_CELLS, Call
+from .open_reply import OpenReply, Post
+
+IDLE_S = 0.1  # longest wait for a reply that nobody iterates
+SOON_S = 0.003  # longest wait of a batch for a reply that pauses
+
+
+class InLine(NamedTuple):
+    """Work that waits for a slot of the cells.
+
+    conversation: that it is for; None = a new one
+    reply: that begins or goes on; None = it is a call
+    """
+
+    conversation: Conversation | None
+    reply: OpenReply | None
+    post: Post
+    enter: Callable[[], None]
+
+    @property
+    def changes_all(self) -> bool:
+        """True if it changes the cells of all conversations."""
+        return isinstance(self.post.message, Call) and self.post.message.name in OF_ALL_CELLS
+
+
+class Turns:
+    """The replies that have a turn, of at most as many conversations as there are slots, and the line of the others.
+
+    line: in order of arrival
+    clock: gives seconds
+    """
+
+    def __init__(self, engine: LocalEngine, clock: Callable[[], float]) -> None:
+        self.line: list[InLine] = []
+        self._engine = engine
+        self._clock = clock
+        self._holders: list[OpenReply] = []
+        self._answered: dict[Hashable, float] = {}  # when clients had their last answer that may lead to a next request
+
+    def has(self, conversation: Conversation | None) -> bool:
+        """Return True if a conversation has a turn."""
+        return any(it.conversation is conversation for it in self._holders)
+
+    def give(self, reply: OpenReply) -> None:
+        """Give a reply its turn."""
+        self._holders.append(reply)
+        self._note()
+
+    def end(self, reply: OpenReply) -> None:
+        """End the turn of a reply, if it has one, and its wait."""
+        self.line = [it for it in self.line if it.reply is not reply]
+        if reply in self._holders:
+            self._holders.remove(reply)
+            self._note()
+
+    def in_line(self, conversation: Conversation) -> InLine | None:
+        """Take the reply of a conversation out of the line, and return its wait; None = it does not wait."""
+        waits = next((it for it in self.line if it.reply is not None and it.conversation is conversation), None)
+        if waits is not None:
+            self.line.remove(waits)
+        return waits
+
+    def admit(self, *, is_idle: bool) -> None:
+        """Let all enter that may: those whose conversation has a turn, and the first of the line if there is room.
+
+        is_idle: no reply waits for a batch, so that the cells of all conversations may change
+        """
+        for waits in list(self.line):
+            if waits.changes_all and not is_idle:
+                continue
+            if self.has(waits.conversation) or (waits is self.line[0] and self._has_room_for(waits.post.client)):
+                self.line.remove(waits)
+                waits.enter()
+
+    def until_one_is_passed(self) -> float | None:
+        """Return the seconds until the line may move on; None = only a message can move it."""
+        if not self.line:
+            return None
+        idle = min((it.paused_since for it in self._holders), default=0.0)
+        return max(0.0, idle + IDLE_S - self._clock())
+
+    def patience(self, feeding: Iterable[OpenReply]) -> float:
+        """Return the seconds to wait for clients that come back soon, so that they share the next batch.
+
+        feeding: the replies that wait for it
+        """
+        clients = {reply.client for reply in feeding}
+        paused = (it for it in self._holders if it.is_paused and it.comes_back_soon and it.client not in clients)
+        since = [*(it.paused_since for it in paused), *self._answered.values()]
+        return max([0.0, *(then + SOON_S - self._clock() for then in since)])
+
+    def note_return(self, reply: OpenReply) -> None:
+        """Note that a reply is asked for its next piece."""
+        reply.comes_back_soon = self._clock() - reply.paused_since <= SOON_S
+
+    def note_request(self, client: Hashable) -> None:
+        """Note a message of a client."""
+        self._answered.pop(client, None)
+
+    def note_answer(self, client: Hashable) -> None:
+        """Note the end of a reply or a call, after which a client may ask for the next."""
+        if self._engine.n_slots > 1:
+            self._answered = {it: then for it, then in self._answered.items() if then + SOON_S > self._clock()}
+            self._answered[client] = self._clock()
+
+    def _has_room_for(self, client: Hashable) -> bool:
+        """Return True if there is a free slot, or if a reply was passed that its client does not iterate."""
+        if len(self._holders) < self._engine.n_slots:
+            return True
+        now = self._clock()
+        for reply in self._holders:
+            if reply.is_paused and (reply.client == client or reply.paused_since + IDLE_S <= now):
+                self.end(reply)
+                return True
+        return False
+
+    def _note(self) -> None:
+        """Tell the engine who has a turn."""
+        self._engine.at_turn = {reply.conversation.state for reply in self._holders}
+        self._engine.loaded.decoder.is_shared = len(self._holders) > 1
