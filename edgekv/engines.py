@@ -6,7 +6,7 @@ import warnings
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from .loop.client import Engine
+from .loop.clients import Engine
 from .loop.loop import Loop
 from .loop.thread import LoopThread
 from .models.header import read_header

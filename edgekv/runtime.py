@@ -20,7 +20,7 @@ from .engine.memory_guard import MemoryGuard
 from .engines import open_engine, plan_for, survey_for
 from .errors import ConfigError, ModelNotFoundError, SessionError
 from .generation.request import Logging, check_text
-from .loop.client import Conversation
+from .loop.clients import Conversation
 from .memory.sizes import check_ceiling
 from .models.catalog import find_model, is_remote
 from .models.header import Header

@@ -30,7 +30,7 @@ from .generation.request import (
     reply_fields,
 )
 from .generation.stats import Stats
-from .loop.client import Conversation, Engine
+from .loop.clients import Conversation, Engine
 from .prompt.named_files import contents_of
 from .prompt.text import PARAGRAPH, WITHIN
 from .sessions.coverage import Shaded

@@ -8,8 +8,8 @@ from unittest import mock
 from waiting import until
 
 from edgekv.binding.cache import Cache
-from edgekv.loop import turns
-from edgekv.loop.scheduler import Scheduler
+from edgekv.loop import slot_turns
+from edgekv.loop.batch_scheduler import Scheduler
 
 LIMIT_S = 100
 
@@ -66,7 +66,7 @@ def joined_steps(monkeypatch):
 
     They do so however long its last pause was, too. All steps count as equally long.
     """
-    monkeypatch.setattr(turns, "SOON_S", 10.0 * LIMIT_S)
+    monkeypatch.setattr(slot_turns, "SOON_S", 10.0 * LIMIT_S)
     note = Scheduler.note
     monkeypatch.setattr(Scheduler, "note", lambda scheduler, batch, waiting, _: note(scheduler, batch, waiting, 1.0))
     sizes = []

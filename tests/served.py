@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgekv.loop.client import Conversation, Engine
+from edgekv.loop.clients import Conversation, Engine
 
 begin = Conversation.__init__
 

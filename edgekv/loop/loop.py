@@ -11,7 +11,8 @@ from edgekv.generation.request import Progress
 from edgekv.sessions.conversation import Conversation
 from edgekv.sessions.local_engine import LocalEngine
 
-from .messages import (
+from .batch_scheduler import Scheduler, WaitingFeed
+from .loop_messages import (
     CLOSED,
     OF_ALL_CELLS,
     OF_IDLE,
@@ -29,8 +30,7 @@ from .messages import (
     Stop,
 )
 from .open_reply import OpenReply, Post
-from .scheduler import Scheduler, WaitingFeed
-from .turns import InLine, Turns
+from .slot_turns import InLine, Turns
 
 
 class Loop:

@@ -1,4 +1,4 @@
-"""Where the answer to one message comes, from another thread."""
+"""A box that the answer to one message comes to, from another thread."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from .messages import Raised
+from .loop_messages import Raised
 
 # seconds of a wait after which an interrupt is looked for; None = one ends the wait by itself
 INTERRUPT_S = 0.05 if sys.platform == "win32" else None

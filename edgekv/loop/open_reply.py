@@ -10,8 +10,8 @@ from edgekv.engine.feeds import Feeding
 from edgekv.generation.stats import Stats
 from edgekv.sessions.conversation import Conversation
 
-from .messages import Ended
-from .scheduler import Share, WaitingFeed
+from .batch_scheduler import Share, WaitingFeed
+from .loop_messages import Ended
 
 Answer = Callable[[object], None]
 

@@ -15,8 +15,8 @@ from edgekv.engine.loaded_model import LoadedModel
 from edgekv.errors import SessionError
 
 from .loop import Loop
+from .loop_messages import CLOSED, Raised, Stop
 from .mailbox import Mailbox
-from .messages import CLOSED, Raised, Stop
 from .open_reply import Post
 
 DROP_S = 1.0  # the most that a finalizer waits for a step under way
@@ -52,15 +52,19 @@ class LoopThread:
         self._serving.put(Post(message, box.put, threading.get_ident()))
         return box
 
-    def ask(self, message: object) -> Any:
-        """Return the answer to a message. Raises its error, and SessionError in a callback of the loop."""
+    def request(self, message: object) -> Mailbox:
+        """Post a message whose answer is waited for. Raises SessionError in the loop's callbacks and after a fork."""
         if threading.current_thread() is self._thread:
             raise SessionError(
                 "the cells are at work in this very call, such as one of a scorer; use the session after it"
             )
         if self._pid != os.getpid():
             raise SessionError("this runtime was opened before the process forked; open another one after the fork")
-        return self.post(message).get()
+        return self.post(message)
+
+    def ask(self, message: object) -> Any:
+        """Return the answer to a message. Raises its error, and what `request` raises."""
+        return self.request(message).get()
 
     def look(self, number: int, name: str) -> Any:
         """Return a value of a conversation that any thread may read at any time, as it was last noted."""

@@ -23,7 +23,7 @@ class Channel:
         self._reading = reading
         self._writing = writing
         self._reads = self._writes = True
-        self._begun = b""  # of the messages after the last one
+        self._begun = b""  # bytes that came after the last message
         self._poll = None
         if sys.platform != "win32":  # Windows polls no pipe
             self._poll = select.poll()

@@ -2,7 +2,7 @@
 
     Load                                      -> the Plan
     Estimate                                  -> a Plan or Survey
-    those of `edgekv.loop.messages`           -> as there
+    those of `edgekv.loop.loop_messages`           -> as there
 
 Messages are tuples, and travel pickled: both ends are one program, joined by pipes that no other process can reach. A
 piece of text and a Next go with every token. They travel as a letter and their bytes, because that is less code. Before
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from edgekv.errors import ConfigError, WorkerError
-from edgekv.loop.messages import Next
+from edgekv.loop.loop_messages import Next
 from edgekv.planning.choice import Request
 from edgekv.policies.registry import is_registered
 
@@ -41,7 +41,7 @@ class Estimate(NamedTuple):
     around: bool
 
 
-NUMBERS = struct.Struct("<QQ")  # of a message, and of the client that waits for its answer
+NUMBERS = struct.Struct("<QQ")  # numbers of a message and of the client that waits for its answer
 TEXT, NEXT = b"TN"  # first bytes; a pickle begins with another byte
 
 

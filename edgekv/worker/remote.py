@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from edgekv.loop.client import Engine
+from edgekv.loop.clients import Engine
 from edgekv.planning.alternatives import Survey
 from edgekv.planning.choice import Request
 from edgekv.planning.plan import Plan

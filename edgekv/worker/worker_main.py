@@ -14,7 +14,7 @@ from typing import Any
 
 from edgekv.errors import EdgeKVError, SessionError
 from edgekv.loop.loop import Loop
-from edgekv.loop.messages import Ended, Raised, Reply
+from edgekv.loop.loop_messages import Ended, Raised, Reply
 from edgekv.loop.open_reply import Post
 from edgekv.memory import process
 from edgekv.planning.alternatives import make_survey

@@ -16,8 +16,8 @@ from typing import Any
 
 from edgekv.addresses import Server
 from edgekv.errors import ConfigError, SessionError, WorkerError
+from edgekv.loop.loop_messages import CLOSED, Call, Raised
 from edgekv.loop.mailbox import Mailbox
-from edgekv.loop.messages import CLOSED, Call, Raised
 from edgekv.memory.process import is_stopped
 
 from . import frozen
@@ -51,7 +51,7 @@ class Worker:
         self.closed = False
         self._gone: WorkerError | None = None  # why no more answers come
         self._numbers = itertools.count(1)
-        self._boxes: dict[int, Mailbox] = {}  # where the answers go, by the numbers of the messages
+        self._boxes: dict[int, Mailbox] = {}  # boxes that take the answers, by the numbers of the messages
         self._outgoing: deque[tuple[bytes, bytes]] = deque()
         self._sending = threading.Lock()
         requests, ours = os.pipe()
@@ -101,6 +101,8 @@ class Worker:
         if self._gone is not None:
             self._refuse(self._gone)
         return box
+
+    request = post
 
     def ask(self, message: object) -> Any:
         """Return the answer to a message. Raises the worker's errors, and WorkerError if it died or hangs."""

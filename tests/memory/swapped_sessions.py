@@ -8,7 +8,7 @@ def take_turns(model, text, n_sessions, **options):
     import edgekv
 
     with edgekv.Runtime(model, **options) as runtime:
-        swap = runtime._engine.slots.swap
+        swap = runtime._engine.channel.loop.engine.slots.swap
         sessions = [runtime.session() for _ in range(n_sessions)]
         for i, session in enumerate(sessions):
             session.read(f"Text {i}. {text}", focus=False)

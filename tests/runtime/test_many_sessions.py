@@ -16,7 +16,7 @@ from waiting import until
 
 import edgekv
 from edgekv.generation.sampler import GREEDY
-from edgekv.loop import turns
+from edgekv.loop import slot_turns
 from edgekv.sessions.stored_snapshot import StoredSnapshot
 
 POLICIES = ["keydiff", "h2o", "ahakv", "snapkv(window=16, carry=0.65)", "keydiff+critical", "snapkv+ada", "replay+ada"]
@@ -564,7 +564,7 @@ def test_a_runtime_is_closed_while_sessions_rest(open_runtime, tmp_path, isolate
 @pytest.fixture
 def patient(monkeypatch):
     """Nobody passes who pauses, unless the same thread waits."""
-    monkeypatch.setattr(turns, "IDLE_S", LIMIT_S)
+    monkeypatch.setattr(slot_turns, "IDLE_S", LIMIT_S)
 
 
 def waiting(runtime):
@@ -637,7 +637,7 @@ def test_cancel_reaches_one_that_waits(runtime, patient):
 
 
 def test_cancel_ends_a_reply_that_others_passed(runtime, monkeypatch):
-    monkeypatch.setattr(turns, "IDLE_S", 0)
+    monkeypatch.setattr(slot_turns, "IDLE_S", 0)
     with runtime.session() as first, runtime.session() as second:
         pieces = first.generate("a b c", max_tokens=50)
         next(pieces)

@@ -32,7 +32,7 @@ from edgekv.binding.model import Model
 from edgekv.errors import SessionError
 from edgekv.generation.sampler import GREEDY
 from edgekv.loop.loop import Loop
-from edgekv.loop.messages import CLOSED, Abort, Raised, Stop
+from edgekv.loop.loop_messages import CLOSED, Abort, Raised, Stop
 from edgekv.loop.open_reply import Post
 from edgekv.testing import programs
 from edgekv.testing.models.tiny import make_tiny
@@ -48,7 +48,7 @@ NESTED = 2  # sessions that go on within the wait of another, at most
 
 
 class Answer:
-    """Where the answer to a message comes. Who waits for it makes the loop step."""
+    """A box that the answer to a message comes to. Who waits for it makes the loop step."""
 
     def __init__(self, channel: SteppedLoop) -> None:
         self._channel = channel
@@ -90,6 +90,8 @@ class SteppedLoop:
         else:
             self.loop.take(Post(message, answer.answers.append, self.client))
         return answer
+
+    request = post
 
     def ask(self, message: object) -> Any:
         return self.post(message).get()
@@ -182,7 +184,7 @@ class Client:
         if way == "cancel at":
             self.session.cancel()
         else:
-            self._channel.post(Abort(reply.number))  # as its client does once it is interrupted
+            self._channel.post(Abort(reply.number))  # a client posts this once it is interrupted
             self._is_interrupted = True
 
     def interrupt(self) -> None:

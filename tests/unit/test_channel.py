@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from edgekv.loop.messages import Call, Next
+from edgekv.loop.loop_messages import Call, Next
 from edgekv.worker.channel import READ_BYTES, Channel
 from edgekv.worker.pipe_messages import decode, encode
 

@@ -6,12 +6,12 @@ import inspect
 
 import pytest
 
-from edgekv.loop import client, messages
+from edgekv.loop import clients, loop_messages
 from edgekv.sessions import conversation, local_engine
 
 OWN = {"reply", "note", "release_later", "leave", "cancel", "drop", "new_number", "stats"}
 OF_CHANNELS = {"loaded", "worker_pid", "alive", "opened"}
-PAIRS = [(client.Conversation, conversation.Conversation), (client.Engine, local_engine.LocalEngine)]
+PAIRS = [(clients.Conversation, conversation.Conversation), (clients.Engine, local_engine.LocalEngine)]
 
 
 def members(kind):
@@ -39,4 +39,4 @@ def test_what_is_asked_for_by_name_exists(asking, asked):
 
 
 def test_the_calls_that_need_cells_exist():
-    assert messages.OF_IDLE <= messages.WITH_CELLS <= set(dir(conversation.Conversation))
+    assert loop_messages.OF_IDLE <= loop_messages.WITH_CELLS <= set(dir(conversation.Conversation))

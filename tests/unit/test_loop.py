@@ -12,7 +12,7 @@ from edgekv.engine.feeds import Feed
 from edgekv.generation.request import Progress
 from edgekv.generation.stats import Stats
 from edgekv.loop.loop import Loop
-from edgekv.loop.messages import (
+from edgekv.loop.loop_messages import (
     Abort,
     Call,
     Cancel,
@@ -26,7 +26,7 @@ from edgekv.loop.messages import (
     Stop,
 )
 from edgekv.loop.open_reply import Post
-from edgekv.loop.turns import IDLE_S, SOON_S
+from edgekv.loop.slot_turns import IDLE_S, SOON_S
 
 READ = Progress(1, 2, 1, 64)
 
@@ -299,7 +299,7 @@ def test_a_feed_that_fails_fails_alone():
     driver.engine.failing.add(driver.loop.conversation(1).cache)
     driver.run()
     driver.wait(SOON_S)  # a has paused, and comes back soon
-    driver.wait(SOON_S)  # and so does b, whose reply has ended
+    driver.wait(SOON_S)  # b comes back soon, too, although its reply has ended
     assert (answers["a"], answers["c"]) == (["a"], ["c"])
     assert isinstance(answers["b"][0].error, edgekv.NativeError)
     assert driver.engine.batches == ["a", "c"]

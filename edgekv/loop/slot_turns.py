@@ -1,4 +1,4 @@
-"""Whose turn it is: the replies that have a slot of the cells, and who waits for one."""
+"""Turns: the replies that have a slot of the cells, and the line of those that wait for one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from edgekv.sessions.conversation import Conversation
 from edgekv.sessions.local_engine import LocalEngine
 
-from .messages import OF_ALL_CELLS, Call
+from .loop_messages import OF_ALL_CELLS, Call
 from .open_reply import OpenReply, Post
 
 IDLE_S = 0.1  # longest wait for a reply that nobody iterates

@@ -26,11 +26,11 @@ from edgekv.sessions.coverage import Coverage
 from edgekv.sessions.snapshot import Snapshot
 from edgekv.store.log import Turn
 
-from .messages import Abort, Call, Cancel, Close, Ended, LoadConversation, NewConversation, Next, Reply
+from .loop_messages import Abort, Call, Cancel, Close, Ended, LoadConversation, NewConversation, Next, Reply
 
 
 class Answered(Protocol):
-    """Where the answer to a message comes."""
+    """A box that the answer to a message comes to."""
 
     def get(self) -> Any:
         """Wait for the answer and return it. Raises the error that it is."""
@@ -53,6 +53,9 @@ class Channel(Protocol):
 
     def post(self, message: object) -> Answered:
         """Post a message, without waiting. Finalizers may call this, too."""
+
+    def request(self, message: object) -> Answered:
+        """Post a message whose answer is waited for. Raises SessionError if this thread cannot wait."""
 
     def ask(self, message: object) -> Any:
         """Return the answer to a message. Raises its error."""
@@ -222,7 +225,7 @@ class Conversation:
         self._engine = engine
         self._stats = Stats()
         engine.note(self)
-        self._aborted: Answered | None = None  # where the end of a reply comes that was left
+        self._aborted: Answered | None = None  # takes the end of a reply that was left
 
     @property
     def stats(self) -> Stats:
@@ -252,7 +255,11 @@ class Conversation:
         begin, following = Reply(number, self.number, request, folder, stats, progress is not None), Next(number)
         left = _Left(self, number)
         try:
-            answer = engine.channel.post(begin)
+            try:
+                answer = engine.channel.request(begin)
+            except EdgeKVError:  # nothing was posted
+                left.is_over = True
+                raise
             if self.cancelled.is_set():  # before it began, which forgets earlier cancels
                 engine.channel.post(Cancel(self.number))
             part = answer.get()

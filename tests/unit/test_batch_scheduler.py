@@ -8,7 +8,7 @@ import re
 import pytest
 
 from edgekv.engine.feeds import Feed
-from edgekv.loop.scheduler import Scheduler, Share, WaitingFeed
+from edgekv.loop.batch_scheduler import Scheduler, Share, WaitingFeed
 
 BLOCK = range(32)
 BLOCK_S = 32.0  # seconds of a block, if a token of a text takes one
