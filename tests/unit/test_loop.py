@@ -97,6 +97,9 @@ class Engine:
     def reap(self):
         pass
 
+    def set_memory(self, ceiling_bytes):
+        return f"ceiling {ceiling_bytes}"
+
     def close(self):
         self.closed = True
 
@@ -243,6 +246,17 @@ def test_nobody_is_at_work_while_a_client_looks_at_the_progress():
     assert waits == []
     driver.wait(IDLE_S)
     assert waits == ["budgets of c"]
+
+
+def test_what_changes_all_cells_waits_until_no_reply_waits_for_a_batch():
+    driver = Driver(n_slots=2)
+    of_a = driver.begin("a", [32, 32, "one", 1])
+    driver.loop.step()
+    moved = driver.post(Call(None, "set_memory", (5,)))
+    driver.loop.step()
+    assert moved == []
+    driver.run()
+    assert (of_a, moved, driver.engine.batches) == (["one"], ["ceiling 5"], ["a", "a"])
 
 
 def test_two_clients_look_at_the_progress_at_once():
