@@ -38,7 +38,10 @@ if TYPE_CHECKING:
 
 
 class Conversation:
-    """One conversation over a model of this process; `LocalEngine` makes one. All of it is for the thread of the loop.
+    """One conversation over a model of this process; `LocalEngine` makes one.
+
+    All of it is for the thread of the loop, but any thread may read `system` and the properties `n_...`, except
+    `n_logged`, as they were last noted.
 
     stored: histories that requests name by their numbers
     begun: what was said in a saved session whose cells `state` has; None = no token was read yet
@@ -54,7 +57,6 @@ class Conversation:
         stored: Mapping[int, HistoryPrompt],
         begun: Said | None = None,
     ) -> None:
-        self.stats = Stats()
         self.cancelled = threading.Event()
         self.state = state
         self._loaded = loaded
@@ -77,12 +79,14 @@ class Conversation:
     @property
     def n_past(self) -> int:
         """Tokens read and generated so far."""
-        return self._figures()[0]
+        self._open()
+        return self.state.figures[0]
 
     @property
     def n_cells(self) -> int:
         """Cells used per head."""
-        return self._figures()[1]
+        self._open()
+        return self.state.figures[1]
 
     @property
     def n_recallable(self) -> int:
@@ -181,7 +185,6 @@ class Conversation:
         is read.
         """
         self._open()
-        self.stats = stats
         self.state.note()
         before = replace(self.state.work)
         try:
@@ -245,11 +248,6 @@ class Conversation:
         if self._loaded.closed:
             raise SessionError("this session is closed; open another with Runtime.session()")
         return self._loaded
-
-    def _figures(self) -> tuple[int, int]:
-        """Return `SequenceState.figures`. Any thread may ask."""
-        self._open()
-        return self.state.figures
 
     def _swapped_in(self) -> BlockLoop:
         """Return a block loop, with this conversation loaded in its cells and every feed noted in its log.
