@@ -31,7 +31,7 @@ def test_an_interrupt_ends_a_long_read_at_its_next_block(local_runtime, monkeypa
             until(lambda: not local_runtime._engine.channel._serving.inbox.empty(), "the client's message")
         return rows
 
-    with local_runtime.session(log=True) as session:
+    with local_runtime.session(history=True) as session:
         with monkeypatch.context() as patch:
             patch.setattr(Decoder, "decode", decode_and_interrupt)
             with pytest.raises(KeyboardInterrupt):

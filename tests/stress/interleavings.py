@@ -151,7 +151,7 @@ class Client:
         self._runtime = runtime
         self._channel = SteppedLoop.newest
         self._file = folder / f"{id(self)}.session"
-        self.session = runtime.session(log=True)
+        self.session = runtime.session(history=True)
         self.number = self.session._conversation.number
         self._steps = self._program(operations)
         self._n_fed = 0
