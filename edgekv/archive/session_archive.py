@@ -133,6 +133,23 @@ class Archive:
             if self._is_readable:
                 self.failure = ""  # there is room again
 
+    def reaches(self, first: int, n: int) -> int:
+        """Return up to which token, at most n, the rows of all tokens from `first` on are archived."""
+        begin, end = self.positions
+        return max(first, min(n, end)) if begin <= first else first
+
+    def refill(self, cache: Cache, n: int) -> None:
+        """Give the next n tokens of a cache their cells, with their archived rows, in place of feeding them.
+
+        If the file cannot be read, note why, and raise ArchiveError.
+        """
+        assert self._rows is not None, "`reaches` says which tokens can be refilled"
+        try:
+            self._rows.refill(cache, n)
+        except ArchiveError as error:
+            self._forget_all(error)
+            raise
+
     def mark(self, n_past: int) -> Mark:
         """Return a mark of the first n_past tokens, which are all that were fed."""
         mark = Mark(n_past)
@@ -181,6 +198,10 @@ class Archive:
         first = self._begin if self._rows is None else self._rows.end
         self.failure = f"{reason}; tokens from {first:,} on are forgotten when they are evicted"
 
+    def _forget_all(self, error: ArchiveError) -> None:
+        """Note that the file cannot be read."""
+        self.failure, self._is_readable = f"{error}; what was evicted is forgotten", False
+
     def recall(
         self,
         cache: Cache,
@@ -210,6 +231,6 @@ class Archive:
                 n_filled = rows.finish_recall(cache).n_cells
                 done = Recalled(n_filled, done.n_scanned + (self.n_tokens if n_heads else 0))
         except ArchiveError as error:
-            self.failure, self._is_readable = f"{error}; what was evicted is forgotten", False
+            self._forget_all(error)
             return done._replace(n_cells=n_free - cache.n_free)
         return done

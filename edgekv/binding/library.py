@@ -114,6 +114,7 @@ _CALLS: dict[str, tuple[Any, ...]] = {
     "edgekv_recall_begin": (_P, _P, _P, _P, _P),
     "edgekv_recall_scan": (_P, c.c_uint32, _P),
     "edgekv_recall_finish": (_P, _P, _P),
+    "edgekv_cache_refill": (_P, _P, c.c_uint32),
     "edgekv_product_measure": (c.c_int32, c.c_uint32, c.c_uint32, c.c_uint32, _P),
     "edgekv_rows_convert": (_P, c.c_int32, c.c_uint32, _P, c.c_size_t),
     "edgekv_process_bytes": (_P,),

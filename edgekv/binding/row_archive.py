@@ -105,6 +105,14 @@ class RowArchive:
         self._free_work()
         return result
 
+    def refill(self, cache: Cache, n: int) -> None:
+        """Give the next n tokens of a cache their cells, with their archived rows, in place of feeding them.
+
+        Raises ArchiveError if the file cannot be read or is damaged, and NativeError if they are not archived, if there
+        are fewer free cells, or if decoding leaves more than rows. The cells are then as before.
+        """
+        library.call("edgekv_cache_refill", cache.handle, self._handle, n)
+
     def _free_work(self) -> None:
         self._library.edgekv_recall_free(self._work)
         self._work = c.c_void_p()

@@ -32,6 +32,23 @@ Fed = tuple[int, Sequence[int]]  # first position, and the tokens that are fed f
 NOTHING: Fed = (0, ())
 
 
+class Refiller(Decoder):
+    """Gives tokens their archived rows in place of decoding them. Raises ArchiveError if they cannot be read."""
+
+    def __init__(self, archive: Archive) -> None:
+        super().__init__()
+        self._archive = archive
+
+    def decode(self, feeds: Sequence[Feed]) -> list[int]:
+        """Give the tokens of one feed their cells. They have no logits."""
+        (feed,) = feeds
+        assert not feed.want_logits
+        assert not feed.draft
+        assert feed.part_ends is None
+        self._archive.refill(feed.cache, len(feed.tokens))
+        return [-1]
+
+
 @dataclass(slots=True)
 class Work:
     """Counters of a block loop; times in seconds."""
@@ -245,6 +262,23 @@ class BlockLoop:
         self.budget, self._is_resized = budget, True
         if self.cache.n_past == 0:
             self.begin()
+
+    @property
+    def refills(self) -> bool:
+        """True if archived rows are all that reading a token leaves: no window, state or query that scores."""
+        shape = self.cache.shape
+        has_states = shape.window_cells or shape.state_bytes or shape.device_state_bytes
+        return not has_states and "queries" not in self._options.parsed_policy.reads
+
+    def refill(self, tokens: Iterable[int], archive: Archive, n_whole: int) -> None:
+        """Read archived tokens without decoding them: block by block each gets its rows, and cells are evicted.
+
+        n_whole: tokens of the whole text that they begin. If it is long its keys were turned from the beginning
+
+        Raises ArchiveError if the file cannot be read; the tokens before have their cells then.
+        """
+        self.repositioning.expect(n_whole)
+        Refiller(archive).run(self.reading(tokens, ALWAYS, want_logits=False))
 
     def shrink(self) -> None:
         """Evict the cells beyond the budget, as before the next block."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
 from edgekv.archive.session_archive import Archive
 from edgekv.engine.block_loop import BlockLoop, Work
-from edgekv.errors import EdgeKVError, SessionEvictedError
+from edgekv.errors import ArchiveError, EdgeKVError, SessionEvictedError
 from edgekv.generation.sampler import SamplerState
 from edgekv.store.log import TokenLog
 
@@ -170,12 +171,23 @@ class SequenceState:
         """Return the tokens that `go_back` to n tokens leaves."""
         if n >= self.n_past or self.history is None:
             return min(n, self.n_past)
-        return n if n >= self.block_loop.earliest else self.history.restorable(n)
+        if n >= self.block_loop.earliest:
+            return n
+        return self._refillable(self.history.restorable(n), n)
+
+    def _refillable(self, first: int, n: int) -> int:
+        """Return up to which token, at most n, the archive can bring back the cells, after the first `first` ones."""
+        if self.archive is None or not self.block_loop.refills:
+            return first
+        if self.is_loaded:
+            self.archive.append(self.block_loop.cache)
+        return self.archive.reaches(first, n)
 
     def go_back(self, n: int, *, other_draws: bool = False) -> None:
         """Go back to n tokens if the cells of later ones can be dropped.
 
-        Otherwise go back to the newest checkpoint of at most n tokens, or to the beginning.
+        Otherwise go back to the newest checkpoint of at most n tokens, or to the beginning. From there the archive
+        brings back the cells that the policy keeps of the first n tokens, if it has their rows.
 
         The log keeps n tokens.
         other_draws: the sampler does not go back, but for the tokens that it penalises
@@ -183,7 +195,10 @@ class SequenceState:
         drawn = self.sampler
         if n >= self.n_past:
             return
+        n_before = self.n_past
         drops = n >= self.block_loop.earliest  # decided once: a change that is made again may find half of a checkpoint
+        if not drops:
+            self._refillable(0, n)  # archives the newest tokens before their cells change
 
         def change() -> None:
             said = Said()
@@ -192,7 +207,7 @@ class SequenceState:
             elif drops:
                 said = self.history.dropped_to(n, self.block_loop)
             else:
-                said = self.history.back_to(n, self.block_loop)
+                said = self._refilled(n, n_before, self.history.back_to(n, self.block_loop))
             if self.archive is not None:
                 self.archive.cut(self.n_past)
             if other_draws and drawn is not None:
@@ -202,6 +217,19 @@ class SequenceState:
                 self.history.log.cut(n)
 
         self._change(change)
+
+    def _refilled(self, n: int, n_before: int, said: Said) -> Said:
+        """Refill the cells up to the n-th token, as far as the archive has their rows; returns what was said by then.
+
+        n_before: tokens of the text that is gone back in; said: what was said by now
+        """
+        first, history = self.n_past, self.history
+        end = self._refillable(first, n)
+        if history is None or self.archive is None or end == first:
+            return said
+        with suppress(ArchiveError):  # it is noted, and the others are read again
+            self.block_loop.refill(history.log.tokens(first, end), self.archive, n_before - first)
+        return Said(history.log.state_at(self.n_past), sampler=said.sampler)
 
     def begin_with(self, beginning: Beginning, log: TokenLog, n_common: int) -> None:
         """Go to a beginning that other conversations share; needs a log.

@@ -2,7 +2,8 @@
 //
 // Call edgekv_archive_append before each eviction. It writes the keys and values of all tokens that were fed since its last call,
 // as the cache stores them. What is evicted afterwards is not forgotten: edgekv_cache_recall scores every archived key of every head
-// by the queries of the last probe, and gives the best ones cells again, beside those that the head holds.
+// by the queries of the last probe, and gives the best ones cells again, beside those that the head holds. edgekv_cache_refill brings a
+// cache that went back to later tokens without decoding them.
 //
 // The file is one of the caller's, open for reading and writing. The caller closes it after the archive was freed. It holds segments
 // of EDGEKV_SEGMENT_TOKENS adjacent positions; every row has a checksum, which is compared before the row is used. With a
@@ -132,6 +133,20 @@ EDGEKV_API enum edgekv_status edgekv_recall_finish(
                              size_t   err_size);
 
 EDGEKV_API void edgekv_recall_free(struct edgekv_recall_work * work);
+
+// Give the next n tokens of a cache their cells, with their archived rows, in place of feeding them. Rows, and what cells carry, are
+// as a feed would leave them. Logits come with the next feed. A key that was fed at another RoPE position than the token gets now is
+// turned, which rounds it once more. So a cache that went back to earlier tokens comes to later ones without decoding: refill a block,
+// compact, and again.
+//   EDGEKV_STATUS_UNSUPPORTED    decoding leaves more than rows: the cache has sliding windows, recurrent states or queries of the text
+//   EDGEKV_STATUS_INVALID_STATE  some of these tokens are not archived, or there are fewer free cells
+//   EDGEKV_STATUS_ARCHIVE        the file cannot be read or is not what was written; the cells are as before
+EDGEKV_API enum edgekv_status edgekv_cache_refill(
+                struct edgekv_cache * cache,
+        const struct edgekv_archive * archive,
+                           uint32_t   n,
+                               char * err,
+                             size_t   err_size);
 
 // Bytes that an archive holds, and a recall takes while it runs.
 //   n_probe : tokens of a probe, at most

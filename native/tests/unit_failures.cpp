@@ -196,7 +196,9 @@ void test_archive(const Model & model, const char * kv_type) {
     std::FILE *      file    = std::tmpfile();
     edgekv_archive * archive = nullptr;
     CHECK(edgekv_archive_open(cache.get(), fileno(file), 0, UINT64_MAX, &archive, nullptr, 0) == EDGEKV_STATUS_OK);
+    Bytes earlier;
     for (int i = 0; i < 4; ++i) {
+        earlier = save(cache);
         CHECK(feed(cache, n_block) == EDGEKV_STATUS_OK);
         CHECK(edgekv_archive_append(archive, cache.get(), nullptr, 0) == EDGEKV_STATUS_OK);
         CHECK(compaction(policy)(cache.get()) == EDGEKV_STATUS_OK);
@@ -233,6 +235,12 @@ void test_archive(const Model & model, const char * kv_type) {
     };
     CHECK(restore(cache, before) == EDGEKV_STATUS_OK);
     CHECK(twice(cache.get()) == EDGEKV_STATUS_OK && edgekv_cache_n_cells(cache.get()) == budget + 6);
+    const Operation refilled = [&](edgekv_cache * c) { return edgekv_cache_refill(c, archive, n_block, nullptr, 0); };
+    CHECK(restore(cache, earlier) == EDGEKV_STATUS_OK);
+    fail_each("refill", cache, earlier, refilled, true, compaction(policy));
+    CHECK(restore(cache, earlier) == EDGEKV_STATUS_OK);
+    CHECK(refilled(cache.get()) == EDGEKV_STATUS_OK && compaction(policy)(cache.get()) == EDGEKV_STATUS_OK && save(cache) == before);
+    CHECK(refilled(cache.get()) == EDGEKV_STATUS_INVALID_STATE); // no token after these is archived
     edgekv_archive_free(archive);
 
     CHECK(feed(cache, 5) == EDGEKV_STATUS_OK);

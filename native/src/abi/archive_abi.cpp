@@ -1,6 +1,7 @@
 // The entry points that work on archives.
 #include "archive/archive.h"
 #include "archive/recall.h"
+#include "archive/refill.h"
 #include "edgekv_archive.h"
 #include "hooks/given.h"
 #include "hooks/status.h"
@@ -85,6 +86,14 @@ enum edgekv_status edgekv_recall_finish(struct edgekv_recall_work * work, struct
 }
 
 void edgekv_recall_free(struct edgekv_recall_work * work) { delete work; }
+
+enum edgekv_status edgekv_cache_refill(struct edgekv_cache * cache, const struct edgekv_archive * archive, uint32_t n, char * err,
+                                       size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(cache && archive, "cache or archive is NULL");
+        refill(*cache, *archive, n);
+    });
+}
 
 uint64_t edgekv_archive_estimate_bytes(const struct edgekv_shape * shape, uint32_t n_probe, uint32_t n_cells) {
     if (shape == nullptr) {

@@ -75,6 +75,10 @@ struct edgekv_cache {
     // Whether a recall may give some heads fewer tokens than others.
     bool takes_unevenly() const;
 
+    // Give the next open rows, which have their rows, to the next n tokens, as if they were fed.
+    void take_refilled(uint32_t n);
+    void require_refillable() const; // throws Error where decoding a token leaves more than its rows
+
     // Newest tokens whose cells can be dropped: the cache is then as it was before they were fed.
     uint32_t n_droppable() const;
     void     drop(uint32_t n); // throws Error for more
@@ -140,6 +144,7 @@ struct edgekv_cache {
     // Cells that llama.cpp knows between batches: none of several sequences, which it takes for one.
     uint32_t n_stand_ins() const { return n_past > 0 && !is_shared() ? 1 : 0; }
     void     stand_in(uint32_t n = 0);
+    llama_kv_cells own_cells(int32_t fed, int32_t rope_end) const; // llama.cpp's, as if so many tokens had been fed
     void     begin_batch();
     void     undo_batch();
 

@@ -68,6 +68,19 @@ void edgekv_cache::stand_in(uint32_t n) {
     }
 }
 
+llama_kv_cells edgekv_cache::own_cells(int32_t fed, int32_t rope_end) const {
+    llama_kv_cells cells;
+    if (kv == nullptr) {
+        return cells;
+    }
+    cells.resize(kv->get_cells(0).size());
+    if (fed > 0) {
+        cells.pos_set(0, rope_end - 1);
+        cells.seq_add(0, 0);
+    }
+    return cells;
+}
+
 // llama.cpp's one cell and the states' are those of the newest token. This does not fail.
 void edgekv_cache::go_on_at(int32_t rope_position) {
     rope_past = rope_position;

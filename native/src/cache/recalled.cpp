@@ -1,9 +1,12 @@
 // Cells that an archive gives back: what a recall reads of a cache, and how its tokens get their cells.
 #include "cache/cache.h"
+#include "hooks/status.h"
+#include "llama-kv-cache.h"
 #include "rows/host_attention.h"
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 using namespace edgekv;
 
@@ -63,6 +66,25 @@ void edgekv_cache::take_recalled(edgekv_recalled && given) noexcept {
             const auto is_earlier = [&](uint32_t a, uint32_t b) { return head.position[a] < head.position[b]; };
             std::inplace_merge(head.order, head.order + first, head.order + head.n, is_earlier);
         }
+    }
+}
+
+void edgekv_cache::take_refilled(uint32_t n) {
+    llama_kv_cells own = own_cells(n_past + static_cast<int32_t>(n), rope_past + static_cast<int32_t>(n));
+    n_drafted_         = 0;
+    fill(n);
+    if (kv != nullptr && !is_shared()) {
+        kv->take_cells(std::move(own));
+    }
+}
+
+void edgekv_cache::require_refillable() const {
+    const char * lacks = windows_                     ? "rows of sliding windows"
+                         : state_                     ? "recurrent states"
+                         : params_.n_query_rows > 0   ? "queries of the text, which the policy reads"
+                                                      : nullptr;
+    if (lacks != nullptr) {
+        fail(EDGEKV_STATUS_UNSUPPORTED, "an archive has no %s; feed the tokens again", lacks);
     }
 }
 

@@ -182,20 +182,6 @@ struct Snapshot {
         }
     }
 
-    // llama.cpp's own cells, as if all had been fed.
-    llama_kv_cells own_cells(const edgekv_cache & cache) const {
-        llama_kv_cells cells;
-        if (cache.kv == nullptr) {
-            return cells;
-        }
-        cells.resize(cache.kv->get_cells(0).size());
-        if (header.n_past > 0) {
-            cells.pos_set(0, header.rope_past - 1);
-            cells.seq_add(0, 0);
-        }
-        return cells;
-    }
-
     edgekv_snapshot       header;
     std::vector<uint32_t> kept;    // of every head
     std::vector<uint32_t> n_short; // likewise
@@ -354,7 +340,7 @@ void edgekv_cache::save(uint64_t first, void * dst, size_t n) const {
 void edgekv_cache::restore(const void * src, size_t size, bool with_rows) {
     const Snapshot snapshot(*this, static_cast<const char *>(src), size, with_rows);
     const auto &   header = snapshot.header;
-    llama_kv_cells own    = snapshot.own_cells(*this);
+    llama_kv_cells own    = own_cells(header.n_past, header.rope_past);
     llama_kv_cells ring   = Windows::cells_of(snapshot.ring);
 
     std::set<llama_seq_id> text = { 0 };
