@@ -1,6 +1,7 @@
 """Archives: the rows of evicted tokens on the disk, and recall, which fills cells again with what a prompt needs.
 
 session_archive  the archive of one conversation
+row_files        their files, which several may read, and marks of what they have
 space            the archives of an engine, and what each may take of the disk
 folders          where such files lie: not on a file system in memory
 """

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable, Generator, Sequence
-from io import FileIO
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +15,7 @@ from edgekv.memory.sizes import format_size
 from edgekv.store.temp_array import temp_file
 
 from .folders import disk_folder
+from .row_files import Mark, Rows, RowsFile
 
 ROUNDS = (
     2  # the first probe's queries come from cells that lack the fact; those of the second see what the first brought
@@ -44,17 +43,11 @@ def recalled_cells(spare: int) -> int:
     return min(MOST_RECALLED, spare // 2)
 
 
-class Mark:
-    """The number of tokens that an archive goes back to. It is void once one of them is cut, for others may follow."""
-
-    def __init__(self, n_past: int) -> None:
-        self.n_past = n_past
-
-
 class Archive:
     """The rows of a conversation's tokens in a private file, which is made for the first eviction.
 
-    Call `append` before every eviction, and `cut` or `restart` whenever the cells of the conversation are replaced.
+    Call `append` before every eviction, and `cut`, `go_to` or `restart` whenever the cells of the conversation are
+    replaced. Archives that began with the same mark have their first segments in common.
 
     asked: tokens at the end of the last prompt, which recall; once more after each eviction while the reply goes on
     failure: why it takes no more rows, or gives none back, and what is forgotten; "" = it does
@@ -65,7 +58,6 @@ class Archive:
         self._folder = folder
         self._limit = limit
         self._limit_bytes = 0
-        self._file: FileIO | None = None
         self._rows: RowArchive | None = None
         self._restart(0)
 
@@ -73,18 +65,23 @@ class Archive:
         """Begin again with the token at this position, in a new file."""
         self.close()
         self._begin = begin
-        self._marks: weakref.WeakSet[Mark] = weakref.WeakSet()
+        self._marks: weakref.WeakSet[Mark] = weakref.WeakSet()  # those whose tokens it still has
         self.asked: Sequence[int] = ()
         self.failure = ""
         self._is_readable = True
 
     def close(self) -> None:
-        """Remove the file."""
+        """Let the files go. Each is removed unless another archive or a mark has it."""
         if self._rows is not None:
             self._rows.close()
-        if self._file is not None:
-            self._file.close()
-        self._rows = self._file = None
+        self._rows = None
+        self._files: tuple[RowsFile, ...] = ()
+        self._base: Mark | None = None  # the mark that it began with
+
+    @property
+    def _file(self) -> RowsFile | None:
+        """The file that is written to."""
+        return self._files[-1] if self._files else None
 
     @property
     def positions(self) -> tuple[int, int]:
@@ -107,7 +104,7 @@ class Archive:
     @property
     def free_bytes(self) -> int:
         """Bytes that the file may still grow by."""
-        return 0 if self._file is None else max(0, self._limit_bytes - os.fstat(self._file.fileno()).st_size)
+        return 0 if self._file is None else max(0, self._limit_bytes - self._file.n_bytes)
 
     @property
     def is_whole(self) -> bool:
@@ -152,16 +149,63 @@ class Archive:
 
     def mark(self, n_past: int) -> Mark:
         """Return a mark of the first n_past tokens, which are all that were fed."""
-        mark = Mark(n_past)
+        rows = None if self._rows is None or not self._is_readable else Rows(self._rows.copy(), self._files)
+        mark = Mark(n_past, rows, self._base)
         self._marks.add(mark)
         return mark
 
+    def share(self, cache: Cache, n_past: int) -> Mark:
+        """Return a mark of the first n_past tokens, all that a cache was fed, which is to outlive this archive.
+
+        What comes next goes to another file, so the mark keeps no more of the disk than its tokens take.
+        """
+        if self._rows is not None:
+            self.append(cache)
+        mark = self.mark(n_past)
+        if mark.rows is not None:
+            try:
+                self._branch(cache, self._limit_bytes)
+            except ArchiveError as error:
+                self._note(str(error))
+        return mark
+
     def go_to(self, mark: Mark | None, cache: Cache) -> None:
-        """Go back to the tokens of a mark, which a cache has now; begin again if they are not all archived."""
+        """Go to the tokens of a mark, which a cache has now. Without rows of them begin again."""
         if mark is not None and mark in self._marks and self._is_readable:
             self.cut(mark.n_past)
-        else:
+        elif mark is None or mark.rows is None:
             self.restart(cache)
+        else:
+            self.go_on_with(Rows(mark.rows.archive.copy(), mark.rows.files), cache)
+            self._base = mark
+
+    def go_on_with(self, rows: Rows, cache: Cache) -> None:
+        """Go on after rows that other archives have, too; they become this one's. A cache has their tokens now.
+
+        If that cannot be done, note why, and begin again.
+        """
+        self._restart(rows.archive.begin)
+        self._rows, self._files = rows
+        self._limit_bytes = 0
+        try:
+            self._branch(cache, self._limit())
+        except ArchiveError as error:
+            self.restart(cache)
+            self._forget_all(error)
+        else:
+            self.append(cache)
+
+    def _branch(self, cache: Cache, limit_bytes: int) -> None:
+        """Write what comes next to a new file. Raises ArchiveError; nothing more is written then."""
+        assert self._rows is not None
+        rows, file = self._rows, self._new_file()
+        try:
+            rows.branch(cache, rows.end, file.fileno(), limit_bytes)
+        except ArchiveError:
+            self._rows = rows.copy()
+            rows.close()
+            raise
+        self._files, self._limit_bytes = (*self._files, file), limit_bytes
 
     def restart(self, cache: Cache) -> None:
         """Begin again with the cells of a cache, because they come from elsewhere: with all of its tokens that have
@@ -175,6 +219,8 @@ class Archive:
             return
         try:
             rows = self._rows = self._rows or self._made(cache)
+            if self._file is not None and any(mark.end > rows.end for mark in self._file.marks):
+                self._branch(cache, self._limit_bytes)  # what was cut is a mark's
             rows.append(cache)
         except ArchiveError as error:
             self._note(str(error))
@@ -184,14 +230,18 @@ class Archive:
 
     def _made(self, cache: Cache) -> RowArchive:
         """Make the file. Raises ArchiveError if the folder takes none."""
+        self._files = (self._file or self._new_file(),)
+        self._limit_bytes = self._limit()
+        return RowArchive(cache, self._files[-1].fileno(), self._begin, self._limit_bytes)
+
+    def _new_file(self) -> RowsFile:
+        """Make a file. Raises ArchiveError if the folder takes none."""
         place = self._folder or disk_folder()
         try:
-            self._file = self._file or temp_file(place)
+            return RowsFile(temp_file(place))
         except OSError as error:
             self._is_readable = False
             raise ArchiveError(f"{place} takes no archive: {error.strerror or error}") from error
-        self._limit_bytes = self._limit()
-        return RowArchive(cache, self._file.fileno(), self._begin, self._limit_bytes)
 
     def _note(self, reason: str) -> None:
         """Note why it takes no more rows, and which tokens are forgotten."""

@@ -23,10 +23,40 @@ class RowArchive:
     """
 
     def __init__(self, cache: Cache, fd: int, begin: int, limit_bytes: int) -> None:
+        self._begin_with("edgekv_archive_open", cache.handle, fd, begin, limit_bytes)
+
+    def _begin_with(self, name: str, *arguments: object) -> None:
         self._library = library.load()
         self._handle = c.c_void_p()
         self._work = c.c_void_p()  # the recall that `begin_recall` began
-        library.call("edgekv_archive_open", cache.handle, fd, begin, limit_bytes, c.byref(self._handle))
+        library.call(name, *arguments, c.byref(self._handle))
+
+    @classmethod
+    def read(cls, cache: Cache, fd: int, offset: int, begin: int, end: int) -> RowArchive:
+        """Return an archive of the positions [begin, end) that another one has left in a file, from byte `offset` on.
+
+        Nothing can be appended before a branch. Raises ConfigError for positions that were not fed.
+        """
+        archive = cls.__new__(cls)
+        archive._begin_with("edgekv_archive_read", cache.handle, fd, offset, begin, end)
+        return archive
+
+    def copy(self) -> RowArchive:
+        """Return an archive of the same positions in the same files. Nothing can be appended to it before a branch.
+
+        This one must branch before it is cut below them and written on.
+        """
+        archive = RowArchive.__new__(RowArchive)
+        archive._begin_with("edgekv_archive_copy", self._handle)
+        return archive
+
+    def branch(self, cache: Cache, end: int, fd: int, limit_bytes: int) -> None:
+        """Keep the positions before `end`, as far as the limit has room, and write what follows to another, empty file.
+
+        The files of before are only read from now on. If tokens after `end` have no cells any more, nothing is written
+        until a cut. Raises ArchiveError if a part of one segment cannot be copied; then nothing has changed.
+        """
+        library.call("edgekv_archive_branch", self._handle, cache.handle, end, fd, limit_bytes)
 
     def close(self) -> None:
         """Free the bookkeeping."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
+from edgekv.archive.row_files import Mark
 from edgekv.engine.block_loop import BlockLoop
 from edgekv.errors import SessionFileError
 from edgekv.store.temp_array import WINDOW, temp_file
@@ -44,12 +45,14 @@ class Beginning(NamedTuple):
 
     is_whole: nothing was evicted, so every token has its cells
     turns: the state of its turns, one of `prompt.turns.Turns`
+    archive: the archived rows of its tokens; None = conversations have no archives
     """
 
     key: BeginningKey
     is_whole: bool
     turns: str
     stored: StoredSnapshot
+    archive: Mark | None
 
     @property
     def is_there(self) -> bool:
@@ -127,15 +130,21 @@ class Beginnings:
         return longest
 
     def keep(self, key: BeginningKey, turns: str, block_loop: BlockLoop) -> None:
-        """Keep the state of a block loop. It is left out if there is no room for it, or the disk does not take it."""
+        """Keep the state of a block loop, with what its archive has.
+
+        It is left out if there is no room for it, or the disk does not take it.
+        """
         n_bytes = block_loop.snapshot_bytes
         room = self._limit() - n_bytes
         if room < 0:
             return
         self.shrink(room, most=MAX_BEGINNINGS - 1)
         is_whole = block_loop.cache.n_cells == key.n_past
+        archive = block_loop.archive
         with suppress(OSError):
-            self._all.append(Beginning(key, is_whole, turns, StoredSnapshot(temp_file(self._folder), block_loop)))
+            stored = StoredSnapshot(temp_file(self._folder), block_loop)
+            mark = None if archive is None else archive.share(block_loop.cache, key.n_past)
+            self._all.append(Beginning(key, is_whole, turns, stored, mark))
 
     def forget(self, beginning: Beginning) -> None:
         """Remove a beginning."""

@@ -222,8 +222,7 @@ class PromptReader:
             yield from reading.read(itertools.islice(coming, key.n_past - state.n_past), paused, want_logits=False)
             if not reading.may_reply():
                 return False
-            if state.archive is None or state.n_cells == state.n_past:  # others could not recall what was evicted
-                self._beginnings.keep(key, state.turns, state.block_loop)
+            self._beginnings.keep(key, state.turns, state.block_loop)
         yield from reading.read(coming, probe, want_logits=kind not in BEGINNINGS)
         return reading.may_reply()
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
+from edgekv.archive.row_files import Mark
 from edgekv.archive.session_archive import Archive
 from edgekv.engine.block_loop import BlockLoop, Work
 from edgekv.errors import ArchiveError, EdgeKVError, SessionEvictedError
@@ -247,10 +248,12 @@ class SequenceState:
                 history.checkpoints.drop_from(n_common + 1)
                 history.log = log
                 self.set(Said(beginning.turns))
+                self._go_to_archive(beginning.archive)
             else:
                 self.set(history.back_to(n_common, self.block_loop))
                 history.log.cut(n_common)
-            self.restart_archive()
+                if self.archive is not None:
+                    self.archive.cut(self.n_past)
             self.use_log()
 
         self._change(change)
@@ -264,19 +267,20 @@ class SequenceState:
             if before is None:
                 block_loop.restore(snapshot.block_loop)
                 self.set(snapshot.said)
-                self._restore_archive(snapshot)
+                self._go_to_archive(snapshot.archive)
                 return
             history = before.restored(snapshot, block_loop)
             self.set(snapshot.said)
-            self._restore_archive(snapshot)
+            self._go_to_archive(snapshot.archive)
             self.history, block_loop.log = history, history.log
             before.log.close()
 
         self._change(change)
 
-    def _restore_archive(self, snapshot: Snapshot) -> None:
+    def _go_to_archive(self, mark: Mark | None) -> None:
+        """Have the archive go to the tokens of a mark, which have the cells now."""
         if self.archive is not None:
-            self.archive.go_to(snapshot.archive, self.block_loop.cache)
+            self.archive.go_to(mark, self.block_loop.cache)
 
     def restart_archive(self) -> None:
         """Begin the archive anew, after cells came from elsewhere: no row of before belongs to them."""

@@ -6,7 +6,7 @@ import secrets
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from edgekv.archive.session_archive import Mark
+from edgekv.archive.row_files import Mark
 from edgekv.engine.block_loop_snapshot import BlockLoopSnapshot
 from edgekv.generation.sampler import SamplerState
 from edgekv.store.log import LogCopy

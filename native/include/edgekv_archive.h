@@ -38,6 +38,41 @@ EDGEKV_API enum edgekv_status edgekv_archive_open(
 
 EDGEKV_API void edgekv_archive_free(struct edgekv_archive * archive);
 
+// An archive of what another one has left in a file: the positions [begin, end), from byte `offset` on. The file is only read. Nothing is
+// appended before edgekv_archive_branch.
+//   EDGEKV_STATUS_INVALID_ARGUMENT  these are no positions that were fed
+EDGEKV_API enum edgekv_status edgekv_archive_read(
+     const struct edgekv_cache * cache,
+                       int32_t   fd,
+                      uint64_t   offset,
+                       int32_t   begin,
+                       int32_t   end,
+        struct edgekv_archive ** archive,
+                          char * err,
+                        size_t   err_size);
+
+// An archive with the positions that another one has now, in the same files. Nothing is appended to the copy before
+// edgekv_archive_branch. The other one must branch before it is cut below `end` of the copy and written on.
+EDGEKV_API enum edgekv_status edgekv_archive_copy(
+      const struct edgekv_archive * archive,
+           struct edgekv_archive ** copy,
+                             char * err,
+                           size_t   err_size);
+
+// Keep the positions before `end`, as far as limit_bytes has room for them and what follows. What follows is written to another file, an
+// empty one, which gets a part of one segment; the files of before are only read. If tokens after `end` have no cells any more, nothing
+// is written until a cut.
+//   EDGEKV_STATUS_INVALID_ARGUMENT  it does not have these positions, or they were not fed
+//   EDGEKV_STATUS_ARCHIVE           that segment cannot be copied; nothing has changed
+EDGEKV_API enum edgekv_status edgekv_archive_branch(
+           struct edgekv_archive * archive,
+       const struct edgekv_cache * cache,
+                         int32_t   end,
+                         int32_t   fd,
+                        uint64_t   limit_bytes,
+                            char * err,
+                          size_t   err_size);
+
 // Write the rows of all tokens that were fed since the last call. None of them may have been evicted.
 // At the limit as many are written as fit, and later calls write nothing: archived are always the positions [begin, end).
 //   EDGEKV_STATUS_ARCHIVE        the file cannot be written; the archive keeps what it had, and later calls write nothing

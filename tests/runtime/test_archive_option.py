@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +11,7 @@ from small import words
 
 import edgekv
 from edgekv.archive.folders import disk_folder, is_in_memory
+from edgekv.archive.row_files import RowsFile
 from edgekv.archive.space import ArchiveSpace, free_share
 from edgekv.binding.row_archive import SEGMENT_TOKENS
 from edgekv.errors import ConfigError
@@ -81,7 +81,7 @@ def test_auto_is_a_quarter_of_what_the_disk_has_free(open_runtime, disk):
             assert session.stats.archive_failure == ""
             n_segments = -(-session.stats.archived_tokens // SEGMENT_TOKENS)
             file = session._conversation.state.archive._file
-            assert file.seek(0, os.SEEK_END) <= n_segments * SEGMENT_TOKENS * plan.archive_token_bytes
+            assert file.n_bytes <= n_segments * SEGMENT_TOKENS * plan.archive_token_bytes
             assert 0 < session.stats.archived_bytes <= session.stats.archived_tokens * plan.archive_token_bytes
 
 
@@ -143,8 +143,9 @@ def test_archives_of_one_engine_promise_no_byte_twice(disk, tmp_path):
     space = ArchiveSpace(str(tmp_path), None)
     archives = [space.new(), space.new()]
     assert space.limit() == FREE // 4  # none of them has made its file
-    archives[0]._file, archives[0]._limit_bytes = temp_file(str(tmp_path)), 1000
-    archives[0]._file.write(bytes(400))
+    file = temp_file(str(tmp_path))
+    archives[0]._files, archives[0]._limit_bytes = (RowsFile(file),), 1000
+    file.write(bytes(400))
     assert space.limit() == (FREE - 600) // 4
     archives[0].close()
     assert space.limit() == FREE // 4

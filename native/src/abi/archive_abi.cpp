@@ -22,6 +22,29 @@ enum edgekv_status edgekv_archive_open(const struct edgekv_cache * cache, int32_
     });
 }
 
+enum edgekv_status edgekv_archive_read(const struct edgekv_cache * cache, int32_t fd, uint64_t offset, int32_t begin, int32_t end,
+                                       struct edgekv_archive ** archive, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(cache && archive, "cache or archive is NULL");
+        *archive = new edgekv_archive(*cache, fd, offset, begin, end);
+    });
+}
+
+enum edgekv_status edgekv_archive_copy(const struct edgekv_archive * archive, struct edgekv_archive ** copy, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(archive && copy, "archive or copy is NULL");
+        *copy = new edgekv_archive(*archive);
+    });
+}
+
+enum edgekv_status edgekv_archive_branch(struct edgekv_archive * archive, const struct edgekv_cache * cache, int32_t end, int32_t fd,
+                                         uint64_t limit_bytes, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(archive && cache, "archive or cache is NULL");
+        archive->branch(*cache, end, fd, limit_bytes);
+    });
+}
+
 void edgekv_archive_free(struct edgekv_archive * archive) { delete archive; }
 
 enum edgekv_status edgekv_archive_append(struct edgekv_archive * archive, const struct edgekv_cache * cache, char * err, size_t err_size) {

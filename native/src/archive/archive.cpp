@@ -18,15 +18,61 @@ std::vector<RowBytes> row_bytes_of(const edgekv_cache & cache) {
     return heads;
 }
 
+// Whether the newest rows of every head are those of the tokens from position p on.
+bool has_all_from(const edgekv_cache & cache, int32_t p) {
+    const auto n = static_cast<uint32_t>(cache.n_past - p);
+    for (uint32_t il = 0; il < cache.layers().size(); ++il) {
+        for (uint32_t g = 0; g < cache.layers()[il].n_head_kv; ++g) {
+            const HeadView head = cache.cells(il, g);
+            for (uint32_t i = 0; i < n; ++i) {
+                if (n > head.n || head.position[head.n - n + i] != p + static_cast<int32_t>(i)) {
+                    return false;
+                }
+            }
+        }
+    }
+    return true;
+}
+
 } // namespace
 
 edgekv_archive::edgekv_archive(const edgekv_cache & cache, int fd, int32_t begin, uint64_t limit_bytes) :
-    fd_(fd), file_(fd, row_bytes_of(cache), begin), begin_(begin), end_(begin) {
+    file_(fd, row_bytes_of(cache), begin), begin_(begin), end_(begin) {
     require(fd >= 0, "fd is no file");
     require(begin >= 0 && begin <= cache.n_past, "an archive begins at a position that was fed, or at the next one");
-    const uint64_t n_before   = static_cast<uint32_t>(begin) / SegmentFile::n_tokens; // segments that the file leaves out
+    room_ = limit_ = room_of(limit_bytes);
+    make_buffer();
+}
+
+edgekv_archive::edgekv_archive(const edgekv_cache & cache, int fd, uint64_t offset, int32_t begin, int32_t end) :
+    file_(fd, row_bytes_of(cache), begin, offset), begin_(begin), end_(end), room_(end), limit_(end) {
+    require(fd >= 0, "fd is no file");
+    require(begin >= 0 && begin <= end && end <= cache.n_past, "archived are positions that were fed");
+    make_buffer();
+}
+
+edgekv_archive::edgekv_archive(const edgekv_archive & other) :
+    file_(other.file_), begin_(other.begin_), end_(other.end_), room_(other.end_), limit_(other.end_), rows_(other.rows_) {}
+
+void edgekv_archive::branch(const edgekv_cache & cache, int32_t end, int fd, uint64_t limit_bytes) {
+    require_same_rows(cache);
+    require(fd >= 0, "fd is no file");
+    require(end >= begin_ && end <= end_ && end <= cache.n_past, "an archive branches at a position that it has, and that was fed");
+    const int32_t room = room_of(limit_bytes);
+    end                = std::max(begin_, std::min(end, room));
+    file_.branch(begin_, end, fd);
+    end_   = end;
+    room_  = room;
+    limit_ = has_all_from(cache, end) ? room : end; // else a gap would follow
+}
+
+int32_t edgekv_archive::room_of(uint64_t limit_bytes) const {
+    const uint64_t n_before   = static_cast<uint32_t>(begin_) / SegmentFile::n_tokens; // segments that the file leaves out
     const uint64_t n_segments = n_before + limit_bytes / std::max<uint64_t>(1, file_.segment_bytes());
-    room_ = limit_ = static_cast<int32_t>(std::min<uint64_t>(n_segments * SegmentFile::n_tokens, INT32_MAX));
+    return static_cast<int32_t>(std::min<uint64_t>(n_segments * SegmentFile::n_tokens, INT32_MAX));
+}
+
+void edgekv_archive::make_buffer() {
     uint32_t widest = 0;
     for (const RowBytes & head : file_.heads()) {
         widest = std::max({ widest, head.k, head.v });
@@ -70,7 +116,7 @@ void edgekv_archive::append(const edgekv_cache & cache) {
         throw;
     }
     const uint64_t first = file_.segment_begin(from);
-    begin_writing_out(fd_, first, file_.segment_begin(to - 1) + file_.segment_bytes() - first);
+    begin_writing_out(file_.fd(), first, file_.segment_begin(to - 1) + file_.segment_bytes() - first);
 }
 
 // Write n rows of every head from position p on, all of one segment. Newest tokens lie in the newest open rows of every head.

@@ -10,6 +10,16 @@
 struct edgekv_archive {
     edgekv_archive(const edgekv_cache & cache, int fd, int32_t begin, uint64_t limit_bytes);
 
+    // Of a file that has the positions [begin, end) from byte `offset` on. Nothing can be appended before a branch.
+    edgekv_archive(const edgekv_cache & cache, int fd, uint64_t offset, int32_t begin, int32_t end);
+
+    // Nothing can be appended to the copy before a branch, which must come before the other archive is cut and written on.
+    edgekv_archive(const edgekv_archive & other);
+
+    // Keep the positions before `end`, as far as the limit has room for them, and write those of the cache that follow to another file.
+    // Throws Error; then nothing has changed.
+    void branch(const edgekv_cache & cache, int32_t end, int fd, uint64_t limit_bytes);
+
     // Write the rows of the tokens that the cache was fed since. Throws Error; after one of the file nothing is written until a cut.
     void append(const edgekv_cache & cache);
 
@@ -26,9 +36,10 @@ struct edgekv_archive {
     bool                        is_turned() const { return first_turned_ < end_; } // whether a key is, by another position than its own
 
   private:
-    void append_segment(const edgekv_cache & cache, int32_t p, uint32_t n);
+    int32_t room_of(uint64_t limit_bytes) const;
+    void    make_buffer();
+    void    append_segment(const edgekv_cache & cache, int32_t p, uint32_t n);
 
-    int                 fd_;
     edgekv::SegmentFile file_;
     int32_t             begin_;
     int32_t             end_;

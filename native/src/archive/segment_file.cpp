@@ -33,22 +33,28 @@ constexpr int64_t page_bytes = 4096;
 
 } // namespace
 
-SegmentFile::SegmentFile(int fd, std::vector<RowBytes> heads, int32_t begin) :
-    fd_(fd), heads_(std::move(heads)), begins_(1, 0), first_segment_(static_cast<uint32_t>(begin) / n_tokens) {
+SegmentFile::SegmentFile(int fd, std::vector<RowBytes> heads, int32_t begin, uint64_t offset) :
+    heads_(std::move(heads)), begins_(1, 0), parts_{ { fd, offset, static_cast<uint32_t>(begin) / n_tokens } } {
     for (const RowBytes & head : heads_) {
         begins_.push_back(begins_.back() + bytes_of(head));
     }
 }
 
-uint64_t SegmentFile::place(size_t head, bool values, int32_t p) const {
-    return segment_begin(p) + begins_[head] + (values ? room(heads_[head].k) : 0);
+const SegmentFile::Part & SegmentFile::part_of(int32_t p) const {
+    const uint32_t segment = static_cast<uint32_t>(p) / n_tokens;
+    return *std::find_if(parts_.rbegin(), parts_.rend() - 1, [&](const Part & part) { return part.first_segment <= segment; });
+}
+
+uint64_t SegmentFile::place(const Part & part, size_t head, bool values, int32_t p) const {
+    return begin_in(part, p) + begins_[head] + (values ? room(heads_[head].k) : 0);
 }
 
 void SegmentFile::write(size_t head, bool values, int32_t p, uint32_t n, const char * rows, const int32_t * rope_positions) {
     const uint32_t first  = static_cast<uint32_t>(p) % n_tokens;
     const size_t   size   = values ? heads_[head].v : heads_[head].k;
     const size_t   marked = mark_bytes(values);
-    const uint64_t at     = place(head, values, p);
+    const Part &   part   = parts_.back();
+    const uint64_t at     = place(part, head, values, p);
     char           marks[n_tokens * mark_bytes(false)];
     for (uint32_t i = 0; i < n; ++i) {
         const int32_t  rope_position = values ? 0 : rope_positions[i];
@@ -56,20 +62,21 @@ void SegmentFile::write(size_t head, bool values, int32_t p, uint32_t n, const c
         std::memcpy(marks + i * marked, &sum, sizeof(sum));
         std::memcpy(marks + i * marked + sizeof(sum), &rope_position, marked - sizeof(sum));
     }
-    write_at(fd_, at + first * marked, marks, n * marked);
-    write_at(fd_, at + n_tokens * marked + first * size, rows, n * size);
+    write_at(part.fd, at + first * marked, marks, n * marked);
+    write_at(part.fd, at + n_tokens * marked + first * size, rows, n * size);
 }
 
 void SegmentFile::load(size_t head, bool values, int32_t p, uint32_t n, char * room) const {
     const uint32_t skipped = static_cast<uint32_t>(p) % n_tokens;
     const size_t   size    = values ? heads_[head].v : heads_[head].k;
     const size_t   marked  = mark_bytes(values);
-    const uint64_t at      = place(head, values, p);
+    const Part &   part    = part_of(p);
+    const uint64_t at      = place(part, head, values, p);
     if (skipped == 0) { // as one run
-        read_at(fd_, at, room, n_tokens * marked + n * size);
+        read_at(part.fd, at, room, n_tokens * marked + n * size);
     } else {
-        read_at(fd_, at + skipped * marked, room, n * marked);
-        read_at(fd_, at + n_tokens * marked + skipped * size, room + n_tokens * marked, n * size);
+        read_at(part.fd, at + skipped * marked, room, n * marked);
+        read_at(part.fd, at + n_tokens * marked + skipped * size, room + n_tokens * marked, n * size);
     }
 }
 

@@ -19,17 +19,23 @@ struct RowBytes {
 
 // What a segment has of a head: marks of its keys, the keys, and the same of its values. The mark of a row is its checksum, and of a
 // key also the RoPE position that it is turned by. Where all of it lies follows from the position and the head, so there is no index,
-// and memory does not grow with the file. Several threads may read at once.
+// and memory does not grow with the file. Several threads may read at once. The first segments may lie in other files, which are only read.
 class SegmentFile {
   public:
     static constexpr uint32_t n_tokens = EDGEKV_SEGMENT_TOKENS; // of a segment
 
-    // begin: the first position that it will hold; its segment is the first one of the file
-    SegmentFile(int fd, std::vector<RowBytes> heads, int32_t begin);
+    // begin: the first position that it will hold; its segment is the first one of the file, and lies there from byte `offset` on
+    SegmentFile(int fd, std::vector<RowBytes> heads, int32_t begin, uint64_t offset = 0);
 
     const std::vector<RowBytes> & heads() const { return heads_; }
     uint64_t                      segment_bytes() const { return begins_.back(); }
-    uint64_t segment_begin(int32_t p) const { return (static_cast<uint32_t>(p) / n_tokens - first_segment_) * segment_bytes(); }
+    uint64_t segment_begin(int32_t p) const { return begin_in(part_of(p), p); }
+    int      fd() const { return parts_.back().fd; } // of the file that is written
+
+    // Go on with an empty file at position `end`, and with what its segment has before, from position `begin` on. Throws Error; then
+    // nothing has changed.
+    void branch(int32_t begin, int32_t end, int fd);
+
     static uint64_t bytes_of(const RowBytes & head) { return n_tokens * (mark_bytes(false) + mark_bytes(true) + uint64_t(head.k) + head.v); }
     static constexpr uint32_t mark_bytes(bool values) { return values ? sizeof(uint32_t) : sizeof(uint32_t) + sizeof(int32_t); }
 
@@ -71,12 +77,22 @@ class SegmentFile {
     // The i-th of the rows in `room`, which begin at position p, and its RoPE position. Throws Error where it is not what was written.
     char * row(size_t head, bool values, int32_t p, uint32_t i, char * room, int32_t & rope_position, bool compared) const;
 
-    uint64_t place(size_t head, bool values, int32_t p) const; // of the marks of the segment that p lies in
+    // Segments of one file, up to the next part's.
+    struct Part {
+        int      fd;
+        uint64_t offset; // of the first one
+        uint32_t first_segment;
+    };
 
-    int                   fd_;
+    const Part & part_of(int32_t p) const;
+    uint64_t     begin_in(const Part & part, int32_t p) const {
+        return part.offset + (static_cast<uint32_t>(p) / n_tokens - part.first_segment) * segment_bytes();
+    }
+    uint64_t place(const Part & part, size_t head, bool values, int32_t p) const; // of the marks of the segment that p lies in
+
     std::vector<RowBytes> heads_;
     std::vector<uint64_t> begins_; // of every head in a segment, and the end of the last
-    uint32_t              first_segment_;
+    std::vector<Part>     parts_;  // ascending
 };
 
 } // namespace edgekv

@@ -1,0 +1,63 @@
+"""The files of archives, which several archives may read, and marks: what was archived of a text at some time."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from io import FileIO
+from typing import NamedTuple
+
+from edgekv.binding.row_archive import RowArchive
+
+
+class RowsFile:
+    """A file of rows. It is gone once no archive and no mark has it.
+
+    marks: of rows in it. Their positions are never written again while the marks live
+    """
+
+    def __init__(self, file: FileIO) -> None:
+        self._file = file
+        self.marks: weakref.WeakSet[Mark] = weakref.WeakSet()
+        weakref.finalize(self, file.close).atexit = False  # it goes with the process in any case
+
+    def fileno(self) -> int:
+        """Return its descriptor."""
+        return self._file.fileno()
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the file."""
+        return os.fstat(self.fileno()).st_size
+
+
+class Rows(NamedTuple):
+    """Archived rows, and the files that they lie in. The last one is written to."""
+
+    archive: RowArchive
+    files: tuple[RowsFile, ...]
+
+
+class Mark:
+    """The archived rows of a text's first n_past tokens. They stay, whatever becomes of the archive.
+
+    rows: None = it has none, or the mark comes from another process
+    base: the mark that the archive began with, whose rows are among these
+    """
+
+    def __init__(self, n_past: int, rows: Rows | None = None, base: Mark | None = None) -> None:
+        """rows: a copy that is the mark's own"""
+        self.n_past = n_past
+        self.rows = rows
+        self.base = base
+        if rows is not None:
+            rows.files[-1].marks.add(self)
+            weakref.finalize(self, rows.archive.close).atexit = False
+
+    @property
+    def end(self) -> int:
+        """The position after the last one whose rows it has."""
+        return 0 if self.rows is None else self.rows.archive.end
+
+    def __reduce__(self) -> tuple[type[Mark], tuple[int]]:
+        return Mark, (self.n_past,)  # rows stay in their process
