@@ -505,17 +505,19 @@ class Session:
             conversation.restore(snapshot)
             self._start = None
 
-    def save(self, path: str | os.PathLike[str], *, compress: bool = False) -> None:
+    def save(self, path: str | os.PathLike[str], *, compress: bool = False, archive: bool = True) -> None:
         """Write the whole state of the session to a file, for `Runtime.load_session` (docs/sessions.md).
 
         compress: compress the cells, without loss; the file is smaller by a fifth or so, and takes longer to write
+        archive: write the rows of all tokens as well, if the session has an archive. What was evicted is then recalled
+            after loading
 
         The file is whole or not there: if this fails, or the process ends, an older file of that name is untouched. It
         takes no memory to speak of, and only its owner can read it.
         Raises SessionFileError if it cannot be written, and SessionError while the session is answering.
         """
         with self.alone():
-            self._begun().save(Path(os.path.abspath(path_of("path", path))), compress)
+            self._begun().save(Path(os.path.abspath(path_of("path", path))), compress, archive)
 
     @contextmanager
     def alone(self) -> Iterator[Conversation]:

@@ -84,19 +84,19 @@ class Chat:
     offered: str = ""
     several_lines: str = ""
 
-    def save(self, *, compress: bool = False) -> None:
+    def save(self, *, leaves: bool = False) -> None:
         """Save it under its name, if it has one; under another name if somebody changed that file.
 
-        compress: make the file smaller, which takes longer
+        leaves: make the file smaller, and write the archive as well, which takes longer
 
         Raises SessionFileError.
         """
         if self.name is None:
             if self.backup is not None:
                 with contextlib.suppress(edgekv.SessionFileError):  # the backup matters only if the worker dies
-                    self.session.save(self.backup)
+                    self.session.save(self.backup, archive=False)
             return
-        name = save_as(functools.partial(self.session.save, compress=compress), self.name, self.owned)
+        name = save_as(functools.partial(self.session.save, compress=leaves, archive=leaves), self.name, self.owned)
         if name != self.name:
             say(
                 f"{self.name} was changed by another process, and stays as it is; this chat is saved as {name}",

@@ -126,7 +126,7 @@ def chat(
             _converse(talk, ui, lambda: stack.enter_context(opened(runtime, goes_back=True)), message)
         if talk.name is not None and talk.messages:
             with contextlib.suppress(edgekv.EdgeKVError):  # it was saved after the last reply
-                talk.save(compress=True)
+                talk.save(leaves=True)
 
 
 def _converse(chat: Chat, ui: TerminalUI, reopened: Callable[[], edgekv.Runtime], first: str | None = None) -> None:

@@ -7,6 +7,9 @@ import weakref
 from io import FileIO
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from edgekv.binding.row_archive import RowArchive
 
 
@@ -24,6 +27,14 @@ class RowsFile:
     def fileno(self) -> int:
         """Return its descriptor."""
         return self._file.fileno()
+
+    def read_at(self, offset: int, into: npt.NDArray[np.uint8]) -> int:
+        """Fill an array from byte `offset` on; returns how many bytes there are. Raises OSError."""
+        self._file.seek(offset)
+        n_read = 0
+        while n_read < into.nbytes and (n := self._file.readinto(into[n_read:].data)):
+            n_read += n
+        return n_read
 
     @property
     def n_bytes(self) -> int:

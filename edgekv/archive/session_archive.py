@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from edgekv.binding.cache import Cache
-from edgekv.binding.row_archive import RowArchive
+from edgekv.binding.row_archive import SEGMENT_TOKENS, RowArchive
 from edgekv.errors import ArchiveError
 from edgekv.memory.sizes import format_size
 from edgekv.store.temp_array import temp_file
@@ -50,7 +50,6 @@ class Archive:
     replaced. Archives that began with the same mark have their first segments in common.
 
     asked: tokens at the end of the last prompt, which recall; once more after each eviction while the reply goes on
-    failure: why it takes no more rows, or gives none back, and what is forgotten; "" = it does
     """
 
     def __init__(self, folder: str | None, limit: Callable[[], int]) -> None:
@@ -64,10 +63,11 @@ class Archive:
     def _restart(self, begin: int) -> None:
         """Begin again with the token at this position, in a new file."""
         self.close()
-        self._begin = begin
+        self._begin = self._own_begin = begin  # the first position, and that of the file that is written to
         self._marks: weakref.WeakSet[Mark] = weakref.WeakSet()  # those whose tokens it still has
         self.asked: Sequence[int] = ()
-        self.failure = ""
+        self._failure = ""  # why it takes no more rows, or gives none back
+        self._lost = ""  # why it did not get those of a saved session
         self._is_readable = True
 
     def close(self) -> None:
@@ -82,6 +82,11 @@ class Archive:
     def _file(self) -> RowsFile | None:
         """The file that is written to."""
         return self._files[-1] if self._files else None
+
+    @property
+    def failure(self) -> str:
+        """The reason why it takes no more rows, or gives none back, and what is forgotten; "" = it does."""
+        return self._failure or self._lost
 
     @property
     def positions(self) -> tuple[int, int]:
@@ -121,14 +126,14 @@ class Archive:
 
     def cut(self, n_past: int) -> None:
         """Forget the positions from n_past on."""
-        if n_past < self._begin or (n_past == self._begin and self.failure):
+        if n_past < self._begin or (n_past == self._begin and self._failure):
             self._restart(n_past)
             return
         self._marks = weakref.WeakSet(mark for mark in self._marks if mark.n_past <= n_past)
         if self._rows is not None and n_past <= self._rows.end:
             self._rows.cut(n_past)
             if self._is_readable:
-                self.failure = ""  # there is room again
+                self._failure = ""  # there is room again
 
     def reaches(self, first: int, n: int) -> int:
         """Return up to which token, at most n, the rows of all tokens from `first` on are archived."""
@@ -146,6 +151,17 @@ class Archive:
         except ArchiveError as error:
             self._forget_all(error)
             raise
+
+    def stored(self, cache: Cache) -> Rows | None:
+        """Archive all tokens that a cache was fed, and return the rows; None = nothing was archived before."""
+        if self._rows is None or not self._is_readable:
+            return None
+        self.append(cache)
+        return Rows(self._rows, self._files) if self.n_tokens else None
+
+    def lose(self, reason: str, n_past: int) -> None:
+        """Note why the rows of the tokens before n_past, which were archived once, cannot be had."""
+        self._lost = f"{reason}; what was evicted before token {n_past:,} is forgotten"
 
     def mark(self, n_past: int) -> Mark:
         """Return a mark of the first n_past tokens, which are all that were fed."""
@@ -206,6 +222,7 @@ class Archive:
             rows.close()
             raise
         self._files, self._limit_bytes = (*self._files, file), limit_bytes
+        self._own_begin = rows.end // SEGMENT_TOKENS * SEGMENT_TOKENS
 
     def restart(self, cache: Cache) -> None:
         """Begin again with the cells of a cache, because they come from elsewhere: with all of its tokens that have
@@ -219,14 +236,19 @@ class Archive:
             return
         try:
             rows = self._rows = self._rows or self._made(cache)
-            if self._file is not None and any(mark.end > rows.end for mark in self._file.marks):
-                self._branch(cache, self._limit_bytes)  # what was cut is a mark's
+            if self._shares(rows.end):
+                self._branch(cache, self._limit_bytes)
             rows.append(cache)
         except ArchiveError as error:
             self._note(str(error))
         else:
-            if rows.end < cache.n_past and not self.failure:
+            if rows.end < cache.n_past and not self._failure:
                 self._note(f"its {format_size(self._limit_bytes)} are full")
+
+    def _shares(self, position: int) -> bool:
+        """Return True if the rows of a position, which was cut, lie in another archive's file, or are a mark's."""
+        file = self._file
+        return file is not None and (position < self._own_begin or any(mark.end > position for mark in file.marks))
 
     def _made(self, cache: Cache) -> RowArchive:
         """Make the file. Raises ArchiveError if the folder takes none."""
@@ -246,11 +268,11 @@ class Archive:
     def _note(self, reason: str) -> None:
         """Note why it takes no more rows, and which tokens are forgotten."""
         first = self._begin if self._rows is None else self._rows.end
-        self.failure = f"{reason}; tokens from {first:,} on are forgotten when they are evicted"
+        self._failure = f"{reason}; tokens from {first:,} on are forgotten when they are evicted"
 
     def _forget_all(self, error: ArchiveError) -> None:
         """Note that the file cannot be read."""
-        self.failure, self._is_readable = f"{error}; what was evicted is forgotten", False
+        self._failure, self._is_readable = f"{error}; what was evicted is forgotten", False
 
     def recall(
         self,

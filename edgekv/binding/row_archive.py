@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import ctypes as c
+from collections.abc import Iterator
 
 from . import library, structs
 from .cache import Cache
 
 SEGMENT_TOKENS = 128  # EDGEKV_SEGMENT_TOKENS
+
+
+def segments_of(begin: int, end: int) -> int:
+    """Return the number of segments that the positions [begin, end) lie in, at least one of them."""
+    return (end - 1) // SEGMENT_TOKENS - begin // SEGMENT_TOKENS + 1
 
 
 class RowArchive:
@@ -79,6 +85,19 @@ class RowArchive:
     def written_bytes(self) -> int:
         """Bytes written so far."""
         return int(self._library.edgekv_archive_written_bytes(self._handle))
+
+    @property
+    def segment_bytes(self) -> int:
+        """Bytes of a segment."""
+        return int(self._library.edgekv_archive_segment_size(self._handle))
+
+    def places(self) -> Iterator[tuple[int, int]]:
+        """Yield the descriptor of the file that each segment lies in, and its first byte there."""
+        for i in range(segments_of(self.begin, self.end)):
+            position = (self.begin // SEGMENT_TOKENS + i) * SEGMENT_TOKENS
+            fd, offset = c.c_int32(), c.c_uint64()
+            self._library.edgekv_archive_place(self._handle, position, c.byref(fd), c.byref(offset))
+            yield fd.value, offset.value
 
     def append(self, cache: Cache) -> None:
         """Write the rows of all tokens that the cache was fed since the last call, as far as there is room.

@@ -321,9 +321,9 @@ class Conversation:
         """Tokens of the log, and generated tokens that are not fed yet. Raises SessionError if there is no log."""
         return cast(int, self._call("n_logged"))
 
-    def save(self, path: Path, compress: bool) -> None:
+    def save(self, path: Path, compress: bool, archive: bool) -> None:
         """Write the whole state to a file, by an absolute path. Raises SessionFileError; no reply may be under way."""
-        self._call("save", path, compress)
+        self._call("save", path, compress, archive)
 
     @property
     def n_past(self) -> int:

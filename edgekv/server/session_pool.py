@@ -83,7 +83,7 @@ class SessionPool:
         """Save all sessions, and free the model."""
         with suppress(edgekv.WorkerError):  # the worker has died; earlier saves are on the disk
             for pooled in self._pooled:
-                self._save(pooled)
+                self._save(pooled, archive=True)
         self.runtime.close()
 
     def answer(self, request: ReplyRequest, emit: Callable[[Event | ApiError], None], stop: CancelFlag) -> None:
@@ -127,7 +127,7 @@ class SessionPool:
                 for event in end:
                     emit(event)
                 if self.runtime.options.isolated:
-                    self._save(pooled)
+                    self._save(pooled, archive=False)  # it is needed only if the worker dies
                 return
 
     def _tell_eviction(self, session: edgekv.Session) -> None:
@@ -233,12 +233,12 @@ class SessionPool:
             except edgekv.EdgeKVError as error:
                 log.warning("%s is not gone on with: %s", path, error)
 
-    def _save(self, pooled: PooledSession) -> None:
-        """Save a session, if it has cells and a path. Raises WorkerError."""
+    def _save(self, pooled: PooledSession, *, archive: bool) -> None:
+        """Save a session, if it has cells and a path, with its archive or without. Raises WorkerError."""
         if pooled.path is None or pooled.session.n_past == 0:
             return
         try:
-            pooled.session.save(pooled.path)
+            pooled.session.save(pooled.path, archive=archive)
         except edgekv.WorkerError:
             raise
         except edgekv.EdgeKVError as error:

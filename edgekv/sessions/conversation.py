@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from edgekv.archive.stored_rows import archive_sections
 from edgekv.engine.block_loop import BlockLoop
 from edgekv.engine.feeds import Feeding
 from edgekv.engine.loaded_model import LoadedModel
@@ -22,6 +23,7 @@ from edgekv.generation.request import GenerationRequest, RewindRequest
 from edgekv.generation.stats import Stats
 from edgekv.prompt.turns import BEGINNINGS, HISTORIES, Probe
 from edgekv.store.log import Turn
+from edgekv.store.snapshot_file import Section
 
 from .cache_slots import CacheSlots
 from .coverage import Coverage
@@ -136,12 +138,18 @@ class Conversation:
         self.state.restore(snapshot)
         self._remember()
 
-    def save(self, path: Path, compress: bool) -> None:
-        """Write the whole state to a file. Raises SessionFileError; an older file of that name is then untouched."""
+    def save(self, path: Path, compress: bool, archive: bool) -> None:
+        """Write the whole state to a file, with the archive or without.
+
+        Raises SessionFileError; an older file of that name is then untouched.
+        """
         block_loop, history = self._settled(), self.state.history
-        further, title = [], ""
+        further: list[Section] = []
+        title = ""
         if history is not None:
             further, title = log_sections(history.log), title_of(history.log, self._loaded.model)
+        if archive and self.state.archive is not None:
+            further += archive_sections(self.state.archive, block_loop.cache)
         save_session(path, self._loaded, block_loop, self._system, self.state.said, further, title, compress)
 
     def turns(self, first: int, n: int) -> list[Turn]:

@@ -86,9 +86,10 @@ class LocalEngine:
         history = load_log(path, self.loaded, Logging()) if keeps_log else None
         replaced = None if instead_of is None else instead_of.state
         with self._new_state(history) as state:
-            system, said = self.slots.claim(state, lambda it: load_session(path, self.loaded, it), replaced)
+            system, said = self.slots.claim(
+                state, lambda it: load_session(path, self.loaded, it, state.archive), replaced
+            )
             state.pinned = state.block_loop.pinned
-            state.restart_archive()
             return self._conversation(state, system, said)
 
     def _conversation(self, state: SequenceState, system: str | None, begun: Said | None = None) -> Conversation:

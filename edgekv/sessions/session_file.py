@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edgekv.archive.session_archive import Archive
+from edgekv.archive.stored_rows import take_rows
 from edgekv.binding import structs
 from edgekv.binding.cache import Cache
 from edgekv.binding.convert_cells import convert_cells
@@ -69,8 +71,12 @@ def save_session(
         ) from error
 
 
-def load_session(path: Path, engine: LoadedModel, block_loop: BlockLoop) -> tuple[str | None, Said]:
+def load_session(
+    path: Path, engine: LoadedModel, block_loop: BlockLoop, archive: Archive | None = None
+) -> tuple[str | None, Said]:
     """Load the cells of a saved session into a block loop; returns its system message, and what was said.
+
+    archive: goes on with the archived rows of the file
 
     Raises SessionFileError, BudgetError or CeilingError for a session that does not fit this engine. The cells are then
     as before. They are empty if a sound file failed later: it could not be read to its end, or its cells could not be
@@ -81,6 +87,8 @@ def load_session(path: Path, engine: LoadedModel, block_loop: BlockLoop) -> tupl
         has_scores = _check(file, engine, said, notes)
         try:
             _take(engine, block_loop, file, notes, has_scores)
+            if archive is not None:
+                take_rows(file, archive, block_loop.cache)
         except BudgetError:
             raise
         except ConfigError as error:

@@ -20,11 +20,13 @@ import json
 import os
 import stat
 import struct
+import sys
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -37,6 +39,7 @@ from edgekv.memory.sizes import format_size
 
 from . import byte_planes, shared_files
 from .snapshot_header import SnapshotHeader
+from .temp_array import temp_file
 
 VERSION, PACKED_VERSION = 2, 3
 PACKED = "planes"  # marks a section that is compressed
@@ -161,6 +164,22 @@ class SnapshotFile:
             wanted[: len(piece)] = piece
             wanted = wanted[len(piece) :]
             first += len(piece)
+
+    def opened(self, name: str) -> tuple[FileIO, int]:
+        """Return a file that has a plain section, and the byte that it begins at. It stays if this one is replaced.
+
+        Windows replaces no file that is open, so there it is a copy.
+        """
+        begin, n_bytes = self._place(name)
+        if name in self._chunks or not isinstance(self._file, FileIO):
+            raise self.damaged(f"its {name!r} is compressed")
+        if sys.platform != "win32":
+            return FileIO(os.dup(self._file.fileno()), "rb"), begin
+        copy, piece = temp_file(None), np.empty(CHUNK_BYTES, np.uint8)
+        for first in range(0, n_bytes, CHUNK_BYTES):
+            self.read(name, first, piece[: n_bytes - first])
+            write_all(copy, piece[: n_bytes - first].data)
+        return copy, 0
 
     def numbers(self, name: str) -> Iterator[npt.NDArray[np.int32]]:
         """Yield a section of whole numbers, at most CHUNK_BYTES of it at a time."""

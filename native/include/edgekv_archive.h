@@ -77,7 +77,8 @@ EDGEKV_API enum edgekv_status edgekv_archive_branch(
 // At the limit as many are written as fit, and later calls write nothing: archived are always the positions [begin, end).
 //   EDGEKV_STATUS_ARCHIVE        the file cannot be written; the archive keeps what it had, and later calls write nothing
 //                                until positions are forgotten
-//   EDGEKV_STATUS_INVALID_STATE  tokens between `end` and the newest have no cells any more
+//   EDGEKV_STATUS_INVALID_STATE  tokens between `end` and the newest have no cells any more; or the archive was cut in a file that is only
+//                                read, and did not branch
 EDGEKV_API enum edgekv_status edgekv_archive_append(
            struct edgekv_archive * archive,
        const struct edgekv_cache * cache,
@@ -93,6 +94,17 @@ EDGEKV_API uint64_t edgekv_archive_written_bytes(const struct edgekv_archive * a
 
 // Bytes of the file for a segment of tokens; of a cache with this shape a token takes cell_bytes, and 12 bytes a head.
 EDGEKV_API uint64_t edgekv_archive_segment_bytes(const struct edgekv_shape * shape);
+
+// The same of an archive's own segments.
+EDGEKV_API uint64_t edgekv_archive_segment_size(const struct edgekv_archive * archive);
+
+// Where the segment of a position lies, one of the archive's: the descriptor of its file, and its first byte there. A program that copies
+// segments one after another to a file can read them there with edgekv_archive_read.
+EDGEKV_API void edgekv_archive_place(
+      const struct edgekv_archive * archive,
+                          int32_t   position,
+                          int32_t * fd,
+                         uint64_t * offset);
 
 struct edgekv_recall_params {
     uint32_t n_bytes;

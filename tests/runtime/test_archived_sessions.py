@@ -187,10 +187,10 @@ def test_a_snapshot_from_another_process_begins_the_archive_anew(archived):
         assert session.stats.recalled_cells > 0
 
 
-def test_a_loaded_session_archives_from_there_on(archived, tmp_path):
+def test_a_session_that_was_saved_without_its_archive_archives_from_there_on(archived, tmp_path):
     with archived.session() as session:
         session.read(words(150))
-        session.save(tmp_path / "it.edgekv")
+        session.save(tmp_path / "it.edgekv", archive=False)
         n = session.n_past
     with archived.load_session(tmp_path / "it.edgekv") as session:
         session.read(words(100, "more"))
@@ -248,11 +248,11 @@ def test_after_the_limit_a_session_that_goes_back_archives_again(archived):
 
 
 @pytest.mark.parametrize("n_words", [12, 150])
-def test_a_loaded_session_knows_what_it_had_evicted(archived, tmp_path, n_words):
+def test_a_session_that_was_saved_without_its_archive_knows_what_it_had_evicted(archived, tmp_path, n_words):
     """If every token still has its cells, all of them are archived when they go."""
     with archived.session(history=True) as session:
         session.read(words(n_words))
-        session.save(tmp_path / "it.edgekv")
+        session.save(tmp_path / "it.edgekv", archive=False)
         n, n_cells = session.n_past, session.n_cells
     with archived.load_session(tmp_path / "it.edgekv") as session:
         assert session.n_recallable == 0
@@ -268,7 +268,7 @@ def test_a_loaded_session_that_goes_back_before_its_beginning_archives_from_ther
         session.read(words(60))
         early = session.n_past
         session.read(words(100, "more"))
-        session.save(tmp_path / "it.edgekv")
+        session.save(tmp_path / "it.edgekv", archive=False)
     with archived.load_session(tmp_path / "it.edgekv") as session:
         n_loaded = session.n_past
         session.read(words(100, "most"))

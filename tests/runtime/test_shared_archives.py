@@ -91,6 +91,21 @@ def test_rows_of_a_snapshot_stay_when_its_session_reads_something_else(open_runt
         assert told(session) == expected
 
 
+def test_a_fork_goes_back_behind_the_place_that_it_began_at(open_runtime):
+    with open_runtime(**ARCHIVED) as rt, rt.session(log=True) as session, rt.session(log=True) as fresh:
+        for it in (fresh, session):
+            it.read(words(150))
+        expected = told(session)
+        session.rewind(fresh.n_past)
+        fork = rt.session(log=True, start=session.snapshot())
+        for it in (fork, fresh):
+            it.rewind(150)
+            it.read(words(100, "other"))
+        assert told(fork) == told(fresh)
+        assert told(session) == expected
+        fork.close()
+
+
 def test_programs_of_forks_say_what_each_says_alone(open_runtime):
     """Sessions fork, read, go back and are closed at random; each says what one says that read the same alone."""
     with open_runtime(**ARCHIVED) as rt:
@@ -183,8 +198,11 @@ def test_a_full_disk_at_a_fork_is_said(open_runtime, monkeypatch):
 # ---- shared beginnings ----
 
 
-def history(question, text=words(300)):
-    return [{"role": "user", "content": f"{text}\n\n{question}"}]
+BOOK = words(300)
+
+
+def history(question):
+    return [{"role": "user", "content": f"{BOOK}\n\n{question}"}]
 
 
 def answered(rt, question, others=()):

@@ -69,6 +69,17 @@ uint64_t edgekv_archive_segment_bytes(const struct edgekv_shape * shape) {
     return shape == nullptr ? 0 : SegmentFile::n_tokens * (shape->cell_bytes + shape->n_head_total * marks);
 }
 
+uint64_t edgekv_archive_segment_size(const struct edgekv_archive * archive) {
+    return archive == nullptr ? 0 : archive->file().segment_bytes();
+}
+
+void edgekv_archive_place(const struct edgekv_archive * archive, int32_t position, int32_t * fd, uint64_t * offset) {
+    if (archive != nullptr && fd != nullptr && offset != nullptr) {
+        *fd     = archive->file().fd(position);
+        *offset = archive->file().segment_begin(position);
+    }
+}
+
 enum edgekv_status edgekv_cache_recall(struct edgekv_cache * cache, const struct edgekv_archive * archive,
                                        const struct edgekv_recall_params * params, struct edgekv_recall * result, char * err,
                                        size_t err_size) {

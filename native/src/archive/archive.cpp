@@ -102,6 +102,9 @@ void edgekv_archive::append(const edgekv_cache & cache) {
         fail(EDGEKV_STATUS_INVALID_STATE, "tokens from position %d on are to be archived, but only the newest %u of %d have all their cells; "
              "append before cells are evicted", end_, cache.n_open_used(), cache.n_past);
     }
+    if (!file_.writes(end_)) {
+        fail(EDGEKV_STATUS_INVALID_STATE, "position %d lies in a file that is only read; branch before appending", end_);
+    }
     llama_synchronize(cache.ctx);
     const int32_t from = end_;
     try {

@@ -31,6 +31,8 @@ class SegmentFile {
     uint64_t                      segment_bytes() const { return begins_.back(); }
     uint64_t segment_begin(int32_t p) const { return begin_in(part_of(p), p); }
     int      fd() const { return parts_.back().fd; } // of the file that is written
+    int      fd(int32_t p) const { return part_of(p).fd; }
+    bool     writes(int32_t p) const { return static_cast<uint32_t>(p) / n_tokens >= parts_.back().first_segment; } // there
 
     // Go on with an empty file at position `end`, and with what its segment has before, from position `begin` on. Throws Error; then
     // nothing has changed.

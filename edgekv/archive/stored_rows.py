@@ -1,0 +1,79 @@
+"""Archived rows in the file of a session: written segment by segment, and read where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgekv.binding.cache import Cache
+from edgekv.binding.row_archive import RowArchive, segments_of
+from edgekv.binding.snapshot_meta import CachedSource, read_header
+from edgekv.errors import SessionFileError
+from edgekv.store.snapshot_file import Section, SnapshotFile
+
+from .row_files import Rows, RowsFile
+from .session_archive import Archive
+
+ARCHIVE, ARCHIVED = "archive", "archived"  # sections: the segments, and the positions [begin, end) of their rows
+ROW_KIND = ("cell_bytes", "n_layer", "n_heads", "head_dim_k", "head_dim_v", "type_k", "type_v")
+ROW_KIND += ("rotation_k", "rotation_v")  # equal values of a snapshot's kind: rows of the same bytes
+
+
+def archive_sections(archive: Archive, cache: Cache) -> list[Section]:
+    """Return the sections of an archive, with the rows of all tokens of its cache; none if nothing is archived."""
+    rows = archive.stored(cache)
+    if rows is None:
+        return []
+    begin, end = rows.archive.begin, rows.archive.end
+    n_bytes = segments_of(begin, end) * rows.archive.segment_bytes
+    positions = np.array([begin, end], np.int32)
+    return [Section.of(ARCHIVED, positions), Section(ARCHIVE, n_bytes, _segments(rows))]
+
+
+def _segments(rows: Rows) -> Iterator[npt.NDArray[Any]]:
+    """Yield the segments of archived rows. The next one overwrites the last one. Raises OSError."""
+    files = {file.fileno(): file for file in rows.files}
+    segment = np.empty(rows.archive.segment_bytes, np.uint8)
+    for fd, offset in rows.archive.places():
+        n_read = files[fd].read_at(offset, segment)
+        segment[n_read:] = 0  # the last segment may have no row of its last heads yet
+        yield segment
+
+
+def take_rows(file: SnapshotFile, archive: Archive, cache: Cache) -> None:
+    """Have an archive go on with the rows of a session file, whose tokens a cache has.
+
+    Without rows it begins again. If they cannot be used, it notes why.
+    """
+    archive.restart(cache)
+    if ARCHIVE in file and ARCHIVED in file:
+        try:
+            rows = _rows_of(file, cache)
+        except (OSError, SessionFileError) as error:
+            archive.lose(f"the archive of {file.name} cannot be read: {error}", cache.n_past)
+        else:
+            archive.go_on_with(rows, cache)
+
+
+def _rows_of(file: SnapshotFile, cache: Cache) -> Rows:
+    """Return the rows of a session file. Raises OSError, and SessionFileError if they are not a cache's."""
+    numbers = np.concatenate([np.empty(0, np.int32), *file.numbers(ARCHIVED)]).tolist()
+    if len(numbers) != 2 or not 0 <= numbers[0] < numbers[1] <= cache.n_past:
+        raise file.damaged("its archive has impossible positions")
+    if not _has_same_rows(file, cache):
+        raise SessionFileError("its rows are of another type; open a runtime with the kv_type that it was saved with")
+    opened, offset = file.opened(ARCHIVE)
+    rows = Rows(RowArchive.read(cache, opened.fileno(), offset, *numbers), (RowsFile(opened),))
+    if file.n(ARCHIVE) != segments_of(*numbers) * rows.archive.segment_bytes:
+        rows.archive.close()
+        raise file.damaged("its archive has another size than its positions")
+    return rows
+
+
+def _has_same_rows(file: SnapshotFile, cache: Cache) -> bool:
+    """Return True if the rows of a session file are stored as a cache stores them."""
+    kinds = [read_header(source.read_into).kind for source in (file, CachedSource(cache))]
+    return all(len({getattr(kind, name) for kind in kinds}) == 1 for name in ROW_KIND)
