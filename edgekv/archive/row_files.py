@@ -48,21 +48,25 @@ class Rows(NamedTuple):
     archive: RowArchive
     files: tuple[RowsFile, ...]
 
+    def in_use(self) -> Rows:
+        """Return the rows without the files that hold none of them."""
+        used = {fd for fd, _ in self.archive.places()} | {self.files[-1].fileno()}
+        return self._replace(files=tuple(file for file in self.files if file.fileno() in used))
+
 
 class Mark:
     """The archived rows of a text's first n_past tokens. They stay, whatever becomes of the archive.
 
     rows: None = it has none, or the mark comes from another process
-    base: the mark that the archive began with, whose rows are among these
     """
 
-    def __init__(self, n_past: int, rows: Rows | None = None, base: Mark | None = None) -> None:
+    def __init__(self, n_past: int, rows: Rows | None = None) -> None:
         """rows: a copy that is the mark's own"""
         self.n_past = n_past
         self.rows = rows
-        self.base = base
         if rows is not None:
-            rows.files[-1].marks.add(self)
+            for file in rows.files:
+                file.marks.add(self)
             weakref.finalize(self, rows.archive.close).atexit = False
 
     @property

@@ -67,7 +67,7 @@ class Archive:
         self._marks: weakref.WeakSet[Mark] = weakref.WeakSet()  # those whose tokens it still has
         self.asked: Sequence[int] = ()
         self._failure = ""  # why it takes no more rows, or gives none back
-        self._lost = ""  # why it did not get those of a saved session
+        self._lost = ""  # why it did not get those that others had archived
         self._is_readable = True
 
     def close(self) -> None:
@@ -76,7 +76,7 @@ class Archive:
             self._rows.close()
         self._rows = None
         self._files: tuple[RowsFile, ...] = ()
-        self._base: Mark | None = None  # the mark that it began with
+        self._base: Mark | None = None  # the mark that it began with, whose rows nobody may write over
 
     @property
     def _file(self) -> RowsFile | None:
@@ -166,7 +166,7 @@ class Archive:
     def mark(self, n_past: int) -> Mark:
         """Return a mark of the first n_past tokens, which are all that were fed."""
         rows = None if self._rows is None or not self._is_readable else Rows(self._rows.copy(), self._files)
-        mark = Mark(n_past, rows, self._base)
+        mark = Mark(n_past, rows)
         self._marks.add(mark)
         return mark
 
@@ -207,7 +207,7 @@ class Archive:
             self._branch(cache, self._limit())
         except ArchiveError as error:
             self.restart(cache)
-            self._forget_all(error)
+            self.lose(str(error), cache.n_past)
         else:
             self.append(cache)
 
@@ -221,7 +221,7 @@ class Archive:
             self._rows = rows.copy()
             rows.close()
             raise
-        self._files, self._limit_bytes = (*self._files, file), limit_bytes
+        self._files, self._limit_bytes = Rows(rows, (*self._files, file)).in_use().files, limit_bytes
         self._own_begin = rows.end // SEGMENT_TOKENS * SEGMENT_TOKENS
 
     def restart(self, cache: Cache) -> None:

@@ -12,6 +12,7 @@ from edgekv.binding.cache import Cache
 from edgekv.binding.row_archive import RowArchive, segments_of
 from edgekv.binding.snapshot_meta import CachedSource, read_header
 from edgekv.errors import SessionFileError
+from edgekv.memory.raw_files import CHUNK_BYTES
 from edgekv.store.snapshot_file import Section, SnapshotFile
 
 from .row_files import Rows, RowsFile
@@ -34,13 +35,15 @@ def archive_sections(archive: Archive, cache: Cache) -> list[Section]:
 
 
 def _segments(rows: Rows) -> Iterator[npt.NDArray[Any]]:
-    """Yield the segments of archived rows. The next one overwrites the last one. Raises OSError."""
-    files = {file.fileno(): file for file in rows.files}
-    segment = np.empty(rows.archive.segment_bytes, np.uint8)
+    """Yield the segments of archived rows in pieces. The next one overwrites the last one. Raises OSError."""
+    files, n_bytes = {file.fileno(): file for file in rows.files}, rows.archive.segment_bytes
+    buffer = np.empty(CHUNK_BYTES, np.uint8)
     for fd, offset in rows.archive.places():
-        n_read = files[fd].read_at(offset, segment)
-        segment[n_read:] = 0  # the last segment may have no row of its last heads yet
-        yield segment
+        for first in range(0, n_bytes, CHUNK_BYTES):
+            piece = buffer[: n_bytes - first]
+            n_read = files[fd].read_at(offset + first, piece)
+            piece[n_read:] = 0  # the last segment may have no row of its last heads yet
+            yield piece
 
 
 def take_rows(file: SnapshotFile, archive: Archive, cache: Cache) -> None:

@@ -12,8 +12,8 @@ SEGMENT_TOKENS = 128  # EDGEKV_SEGMENT_TOKENS
 
 
 def segments_of(begin: int, end: int) -> int:
-    """Return the number of segments that the positions [begin, end) lie in, at least one of them."""
-    return (end - 1) // SEGMENT_TOKENS - begin // SEGMENT_TOKENS + 1
+    """Return the number of segments that the positions [begin, end) lie in."""
+    return (end - 1) // SEGMENT_TOKENS - begin // SEGMENT_TOKENS + 1 if end > begin else 0
 
 
 class RowArchive:

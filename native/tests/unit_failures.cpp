@@ -241,6 +241,18 @@ void test_archive(const Model & model, const char * kv_type) {
     CHECK(restore(cache, earlier) == EDGEKV_STATUS_OK);
     CHECK(refilled(cache.get()) == EDGEKV_STATUS_OK && compaction(policy)(cache.get()) == EDGEKV_STATUS_OK && save(cache) == before);
     CHECK(refilled(cache.get()) == EDGEKV_STATUS_INVALID_STATE); // no token after these is archived
+
+    std::FILE *     own      = std::tmpfile();
+    const Operation branched = [&](edgekv_cache * c) {
+        edgekv_archive * copy   = nullptr;
+        edgekv_status    status = edgekv_archive_copy(archive, &copy, nullptr, 0);
+        status = status == EDGEKV_STATUS_OK ? edgekv_archive_branch(copy, c, edgekv_archive_end(copy), fileno(own), UINT64_MAX, nullptr, 0) : status;
+        CHECK(status != EDGEKV_STATUS_OK || edgekv_archive_end(copy) == edgekv_archive_end(archive));
+        edgekv_archive_free(copy);
+        return status;
+    };
+    fail_each("branch", cache, before, branched, true, compaction(policy));
+    std::fclose(own);
     edgekv_archive_free(archive);
 
     CHECK(feed(cache, 5) == EDGEKV_STATUS_OK);

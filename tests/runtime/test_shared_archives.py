@@ -171,6 +171,16 @@ def test_files_go_with_the_last_that_has_them(open_runtime, tmp_path):
         assert n_open(tmp_path) == 0
 
 
+@LISTS_FILES
+def test_forks_of_forks_hold_no_more_files(open_runtime, tmp_path):
+    with open_runtime(**ARCHIVED | {"swap_dir": tmp_path, "parallel": 2}) as rt, rt.session() as a, rt.session() as b:
+        a.read(words(60))
+        for session, other in ((a, b), (b, a)) * 8:
+            other.restore(session.snapshot())
+            assert n_open(tmp_path) <= 4
+        assert told(a)[0] == told(b)[0]
+
+
 def test_a_damaged_segment_is_forgotten_by_all_that_have_it(open_runtime):
     with open_runtime(**ARCHIVED) as rt, rt.session() as session:
         session.read(words(150))

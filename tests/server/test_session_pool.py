@@ -236,11 +236,11 @@ def test_a_worker_that_dies_while_it_saves_is_no_matter_of_the_next_request(open
     with open_server(sessions_dir=tmp_path, options={"isolated": True, "budget": 900}) as application:
         pool = application.state.pool
 
-        def dies(session, path):
+        def dies(session, path, **options):
             if deaths and pool.runtime.worker_pid:
                 deaths.pop()
                 kill(pool.runtime)
-            save(session, path)
+            save(session, path, **options)
 
         client = Client(application)
         client.say(words(20))
