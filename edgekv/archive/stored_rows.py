@@ -13,14 +13,13 @@ from edgekv.binding.row_archive import RowArchive, segments_of
 from edgekv.binding.snapshot_meta import CachedSource, read_header
 from edgekv.errors import SessionFileError
 from edgekv.memory.raw_files import CHUNK_BYTES
-from edgekv.store.snapshot_file import Section, SnapshotFile
+from edgekv.store.snapshot_file import ARCHIVE, Section, SnapshotFile
 
 from .row_files import Rows, RowsFile
 from .session_archive import Archive
 
-ARCHIVE, ARCHIVED = "archive", "archived"  # sections: the segments, and the positions [begin, end) of their rows
-ROW_KIND = ("cell_bytes", "n_layer", "n_heads", "head_dim_k", "head_dim_v", "type_k", "type_v")
-ROW_KIND += ("rotation_k", "rotation_v")  # equal values of a snapshot's kind: rows of the same bytes
+ARCHIVED = "archived"  # name of the section that holds the positions [begin, end) of the rows
+ROW_KIND = "cell_bytes n_layer n_heads head_dim_k head_dim_v type_k type_v rotation_k rotation_v".split()
 
 
 def archive_sections(archive: Archive, cache: Cache) -> list[Section]:
@@ -77,6 +76,6 @@ def _rows_of(file: SnapshotFile, cache: Cache) -> Rows:
 
 
 def _has_same_rows(file: SnapshotFile, cache: Cache) -> bool:
-    """Return True if the rows of a session file are stored as a cache stores them."""
+    """Return True if the rows of a session file are stored as a cache stores them: their kinds have equal values."""
     kinds = [read_header(source.read_into).kind for source in (file, CachedSource(cache))]
     return all(len({getattr(kind, name) for kind in kinds}) == 1 for name in ROW_KIND)

@@ -48,6 +48,7 @@ FRAME = struct.Struct("<8sIIQ")
 CHECKSUM = struct.Struct("<I")
 MAX_HEADER_BYTES = 1 << 20
 CELLS = "cells"  # name of the section that holds the cells
+ARCHIVE = "archive"  # name of the section that holds archived rows
 _INTEGER_DIGITS = 20  # the most digits of a whole number in a header
 
 
@@ -310,10 +311,12 @@ def open_snapshot_file(path: Path, *, checked: bool = True) -> Iterator[Snapshot
 
 
 def sizes_of(path: Path) -> str:
-    """Return the size of a session file in words, and that of its cells if they are compressed."""
-    n_bytes = format_size(path.stat().st_size)
+    """Return the size of a session file in words, and those of its cells if they are compressed, and of its archive."""
     with open_snapshot_file(path, checked=False) as file:
-        return f"{n_bytes} for {format_size(file.n_bytes)} of cells" if file.is_packed else n_bytes
+        n_archived = file.n(ARCHIVE) if ARCHIVE in file else 0
+        said = format_size(path.stat().st_size - n_archived)
+        said += f" for {format_size(file.n_bytes)} of cells" if file.is_packed else ""
+        return f"{said}, and {format_size(n_archived)} of archive" if n_archived else said
 
 
 def _integer(digits: str) -> int:

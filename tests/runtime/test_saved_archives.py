@@ -11,8 +11,9 @@ from edgekv.binding.cache import Cache
 from edgekv.binding.row_archive import SEGMENT_TOKENS
 from edgekv.errors import SessionFileError
 from edgekv.generation.sampler import GREEDY
+from edgekv.memory.sizes import format_size
 from edgekv.sessions import conversation
-from edgekv.store.snapshot_file import Section, open_snapshot_file
+from edgekv.store.snapshot_file import Section, open_snapshot_file, sizes_of
 
 ARCHIVED = {"policy": "keydiff", "archive": "64MiB", "reposition": "never", "allow_beyond_trained": True}
 KINDS = {
@@ -68,6 +69,9 @@ def test_a_file_has_the_segments_and_nothing_twice(open_runtime, tmp_path):
             assert file.n("archive") == n_rows
             assert {name: file.n(name) for name in ("cells", "archived")} == {"cells": other.n("cells"), "archived": 8}
             assert "archive" not in other
+        others = format_size((tmp_path / "with").stat().st_size - n_rows)
+        assert sizes_of(tmp_path / "with") == f"{others}, and {format_size(n_rows)} of archive"
+        assert "archive" not in sizes_of(tmp_path / "without")
 
 
 def test_to_load_takes_the_disk_of_one_segment(open_runtime, tmp_path):
