@@ -19,7 +19,8 @@ from .row_files import Rows, RowsFile
 from .session_archive import Archive
 
 ARCHIVED = "archived"  # name of the section that holds the positions [begin, end) of the rows
-ROW_KIND = "cell_bytes n_layer n_heads head_dim_k head_dim_v type_k type_v rotation_k rotation_v".split()
+ROW_TYPE = ("cell_bytes", "type_k", "type_v", "rotation_k", "rotation_v")
+ROW_SHAPE = ("n_layer", "n_heads", "head_dim_k", "head_dim_v")
 
 
 def archive_sections(archive: Archive, cache: Cache) -> list[Section]:
@@ -76,6 +77,6 @@ def _rows_of(file: SnapshotFile, cache: Cache) -> Rows:
 
 
 def _has_same_rows(file: SnapshotFile, cache: Cache) -> bool:
-    """Return True if the rows of a session file are stored as a cache stores them: their kinds have equal values."""
+    """Return True if the rows of a session file are stored as a cache stores them."""
     kinds = [read_header(source.read_into).kind for source in (file, CachedSource(cache))]
-    return all(len({getattr(kind, name) for kind in kinds}) == 1 for name in ROW_KIND)
+    return all(len({getattr(kind, name) for kind in kinds}) == 1 for name in (*ROW_TYPE, *ROW_SHAPE))
