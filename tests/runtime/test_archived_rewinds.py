@@ -98,7 +98,7 @@ def tokens_of(runtime, n):
 
 @pytest.mark.parametrize("options", KINDS.values(), ids=KINDS.keys())
 def test_going_back_leaves_the_cells_of_a_session_that_read_no_further(open_runtime, decoded, options):
-    with open_runtime(**ARCHIVED | options) as rt, rt.session(log=True) as session:
+    with open_runtime(**ARCHIVED | options) as rt, rt.session(history=True) as session:
         tokens = tokens_of(rt, 150)
         session.prefill_prefix(tokens)
         assert session.stats.evictions > 5
@@ -108,7 +108,7 @@ def test_going_back_leaves_the_cells_of_a_session_that_read_no_further(open_runt
             assert decoded == []
             assert (session.stats.reused_tokens, session.stats.read_tokens) == (n, 0)
             assert log_of(session) == tokens[:n]
-            with rt.session(log=True) as fresh:
+            with rt.session(history=True) as fresh:
                 fresh.prefill_prefix(tokens[:n])
                 assert cells_of(session) == cells_of(fresh)
 
@@ -118,7 +118,7 @@ def test_it_goes_on_as_one_that_read_no_further(open_runtime, reposition):
     with open_runtime(**ARCHIVED | {"reposition": reposition}) as rt:
         replies = []
         for n in (len(tokens_of(rt, 200)), 200):
-            with rt.session(log=True) as session:
+            with rt.session(history=True) as session:
                 session.prefill_prefix(tokens_of(rt, 200)[:n])
                 session.rewind(200)
                 for _ in range(2):
@@ -130,7 +130,7 @@ def test_it_goes_on_as_one_that_read_no_further(open_runtime, reposition):
 
 def test_it_goes_back_again_and_reads_other_texts(open_runtime, decoded):
     """Rows of another text take the place of those of before."""
-    with open_runtime(**ARCHIVED) as rt, rt.session(log=True) as session, rt.session(log=True) as fresh:
+    with open_runtime(**ARCHIVED) as rt, rt.session(history=True) as session, rt.session(history=True) as fresh:
         tokens, others = tokens_of(rt, 150), rt.tokenize(words(100, "other"))
         session.prefill_prefix(tokens)
         session.rewind(150)
@@ -146,7 +146,7 @@ def test_it_goes_back_again_and_reads_other_texts(open_runtime, decoded):
 
 
 def test_a_changed_message_reads_what_comes_after_it_alone(open_runtime, decoded):
-    with open_runtime(**ARCHIVED) as rt, rt.session(log=True) as session:
+    with open_runtime(**ARCHIVED) as rt, rt.session(history=True) as session:
         tokens = tokens_of(rt, 150)
         changed = tokens[:250] + rt.tokenize("something else")
         "".join(session.continue_from(tokens, max_tokens=4))
@@ -158,7 +158,7 @@ def test_a_changed_message_reads_what_comes_after_it_alone(open_runtime, decoded
 
 
 def test_turns_and_the_transcript_are_those_of_the_place(open_runtime):
-    with open_runtime(**ARCHIVED) as rt, rt.session("Be brief.", log=True) as session:
+    with open_runtime(**ARCHIVED) as rt, rt.session("Be brief.", history=True) as session:
         session.read(words(60))
         first = answer(session, n=20)
         n = session.n_past
@@ -174,7 +174,7 @@ def test_turns_and_the_transcript_are_those_of_the_place(open_runtime):
 @pytest.mark.parametrize("policy", QUERIES)
 def test_policies_that_score_by_queries_read_again(open_runtime, decoded, policy):
     """No archive has queries, so their cells cannot be chosen again without decoding."""
-    with open_runtime(**ARCHIVED | {"policy": policy}) as rt, rt.session(log=True) as session:
+    with open_runtime(**ARCHIVED | {"policy": policy}) as rt, rt.session(history=True) as session:
         tokens = tokens_of(rt, 100)
         session.prefill_prefix(tokens)
         decoded.clear()
@@ -185,7 +185,7 @@ def test_policies_that_score_by_queries_read_again(open_runtime, decoded, policy
 @pytest.mark.parametrize("architecture", ["gemma3", "lfm2", "deepseek2"])
 def test_windows_and_states_are_read_again_and_latents_are_not(tmp_path, decoded, architecture):
     path = make_family(tmp_path / "model.gguf", architecture)
-    with edgekv.Runtime(path, **SETTINGS | ARCHIVED) as rt, rt.session(log=True) as session:
+    with edgekv.Runtime(path, **SETTINGS | ARCHIVED) as rt, rt.session(history=True) as session:
         tokens = tokens_of(rt, 100)
         session.prefill_prefix(tokens)
         decoded.clear()
@@ -195,7 +195,7 @@ def test_windows_and_states_are_read_again_and_latents_are_not(tmp_path, decoded
 
 
 def test_a_worker_goes_back_as_well(open_runtime):
-    with open_runtime(**ARCHIVED | {"isolated": True}) as rt, rt.session(log=True) as session:
+    with open_runtime(**ARCHIVED | {"isolated": True}) as rt, rt.session(history=True) as session:
         tokens = tokens_of(rt, 150)
         session.prefill_prefix(tokens)
         session.rewind(150)
@@ -206,7 +206,7 @@ def test_a_worker_goes_back_as_well(open_runtime):
 def test_a_full_archive_brings_back_what_it_has_and_the_rest_is_read(open_runtime, decoded):
     with open_runtime(**ARCHIVED | {"archive": "1MiB"}) as rt:
         n_most = rt.plan.archive_tokens
-    with open_runtime(**ARCHIVED | {"archive": "1MiB"}) as rt, rt.session(log=True) as session:
+    with open_runtime(**ARCHIVED | {"archive": "1MiB"}) as rt, rt.session(history=True) as session:
         tokens = (tokens_of(rt, 150) * (1 + n_most // 150))[: n_most + 300]
         session.prefill_prefix(tokens)
         assert "full" in session.stats.archive_failure
@@ -217,7 +217,7 @@ def test_a_full_archive_brings_back_what_it_has_and_the_rest_is_read(open_runtim
 
 
 def test_a_damaged_archive_is_said_and_the_rest_is_read_again(open_runtime, decoded):
-    with open_runtime(**ARCHIVED) as rt, rt.session(log=True) as session:
+    with open_runtime(**ARCHIVED) as rt, rt.session(history=True) as session:
         tokens = tokens_of(rt, 150)
         session.prefill_prefix(tokens)
         file = session._conversation.state.archive._file
@@ -232,7 +232,7 @@ def test_a_damaged_archive_is_said_and_the_rest_is_read_again(open_runtime, deco
 
 def test_an_interrupted_rewind_is_made_again_at_the_next_use(open_runtime, monkeypatch):
     """An interrupt at each of the refilled blocks leaves the session where it was to go."""
-    with open_runtime(**ARCHIVED) as rt, rt.session(log=True) as session:
+    with open_runtime(**ARCHIVED) as rt, rt.session(history=True) as session:
         tokens = tokens_of(rt, 150)
         for n_blocks in itertools.count():
             session.prefill_prefix(tokens[:20])
@@ -265,7 +265,7 @@ def check_cuts(rt, written, n_tokens, n_cuts):
     The cells after a part of a block are some of those and of that part, each with the rows that it was archived with.
     """
     tokens = (tokens_of(rt, 400) * (n_tokens // 400 + 1))[:n_tokens]
-    with rt.session(log=True) as session:
+    with rt.session(history=True) as session:
         session.prefill_prefix(tokens)
         assert session.stats.read_tokens == n_tokens
         cells = {}
@@ -287,7 +287,7 @@ def check_cuts(rt, written, n_tokens, n_cuts):
                 assert now <= old | {*range(n_blocks, n)}
                 assert now >= {*range(max(0, n - RECENT), n)}
                 assert len(now) == min(n, BUDGET)
-    with rt.session(log=True) as fresh:
+    with rt.session(history=True) as fresh:
         for n in sorted(cells):
             if n > 0:
                 fresh.prefill_prefix(tokens[:n])

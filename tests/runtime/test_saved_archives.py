@@ -45,7 +45,7 @@ def told(session):
 @pytest.mark.parametrize("compress", [False, True])
 @pytest.mark.parametrize("options", KINDS.values(), ids=KINDS.keys())
 def test_a_loaded_session_says_what_the_saved_one_says(open_runtime, tmp_path, options, compress):
-    with open_runtime(**ARCHIVED | options) as rt, rt.session(log=True) as session:
+    with open_runtime(**ARCHIVED | options) as rt, rt.session(history=True) as session:
         session.read(words(150))
         told(session)
         session.save(tmp_path / "it.session", compress=compress)
@@ -85,7 +85,7 @@ def test_to_load_takes_the_disk_of_one_segment(open_runtime, tmp_path):
 
 
 def test_a_loaded_session_goes_back_without_reading(open_runtime, tmp_path, monkeypatch):
-    with open_runtime(**ARCHIVED) as rt, rt.session(log=True) as session:
+    with open_runtime(**ARCHIVED) as rt, rt.session(history=True) as session:
         session.read(words(150))
         session.save(tmp_path / "it.session")
         session.rewind(300)

@@ -78,26 +78,26 @@ def test_a_fork_takes_the_disk_of_what_it_reads_itself(open_runtime):
 
 
 def test_rows_of_a_snapshot_stay_when_its_session_reads_something_else(open_runtime):
-    with open_runtime(**ARCHIVED) as rt, rt.session(log=True) as session:
+    with open_runtime(**ARCHIVED) as rt, rt.session(history=True) as session:
         session.read(words(150))
         snapshot = session.snapshot()
         expected = told(session)
         session.rewind(100)
         session.read(words(150, "other"))
         told(session)
-        with rt.session(log=True, start=snapshot) as fork:
+        with rt.session(history=True, start=snapshot) as fork:
             assert told(fork) == expected
         session.restore(snapshot)
         assert told(session) == expected
 
 
 def test_a_fork_goes_back_behind_the_place_that_it_began_at(open_runtime):
-    with open_runtime(**ARCHIVED) as rt, rt.session(log=True) as session, rt.session(log=True) as fresh:
+    with open_runtime(**ARCHIVED) as rt, rt.session(history=True) as session, rt.session(history=True) as fresh:
         for it in (fresh, session):
             it.read(words(150))
         expected = told(session)
         session.rewind(fresh.n_past)
-        fork = rt.session(log=True, start=session.snapshot())
+        fork = rt.session(history=True, start=session.snapshot())
         for it in (fork, fresh):
             it.rewind(150)
             it.read(words(100, "other"))
@@ -217,7 +217,7 @@ def history(question):
 
 def answered(rt, question, others=()):
     """The reply to a history as a server gives it, tokens that were reused, and cells that were recalled."""
-    with rt.session(log=True) as session, rt.stored(history(question)) as stored:
+    with rt.session(history=True) as session, rt.stored(history(question)) as stored:
         shared = max(stored.n_opening, *(other.common_prefix_length(stored) for other in others), 0)
         reply = "".join(session.continue_from(history(question), shared=shared, max_tokens=8, sampling=GREEDY))
         stats = session.stats
@@ -227,7 +227,7 @@ def answered(rt, question, others=()):
 
 @pytest.mark.parametrize("reposition", ["never", "always"])
 def test_a_shared_beginning_is_recalled_from(open_runtime, reposition):
-    with open_runtime(**ARCHIVED | {"reposition": reposition}) as rt, rt.session(log=True) as first:
+    with open_runtime(**ARCHIVED | {"reposition": reposition}) as rt, rt.session(history=True) as first:
         "".join(first.continue_from(history("Who came first?"), shared=0, max_tokens=8, sampling=GREEDY))
         reply, reused, recalled, archived = answered(rt, "Where was it?", [first])
         assert reused == 0
@@ -241,7 +241,7 @@ def test_a_shared_beginning_is_recalled_from(open_runtime, reposition):
 
 @LISTS_FILES
 def test_a_shared_beginning_takes_the_disk_of_its_own_tokens(open_runtime, tmp_path):
-    with open_runtime(**ARCHIVED | {"swap_dir": tmp_path}) as rt, rt.session(log=True) as first:
+    with open_runtime(**ARCHIVED | {"swap_dir": tmp_path}) as rt, rt.session(history=True) as first:
         "".join(first.continue_from(history("Who came first?"), shared=0, max_tokens=8, sampling=GREEDY))
         answered(rt, "Where was it?", [first])
         (beginning,) = rt._engine.slots.beginnings._all
