@@ -282,11 +282,6 @@ class SequenceState:
         if self.archive is not None:
             self.archive.go_to(mark, self.block_loop.cache)
 
-    def restart_archive(self) -> None:
-        """Begin the archive anew, after cells came from elsewhere: no row of before belongs to them."""
-        if self.archive is not None:
-            self.archive.restart(self.block_loop.cache)
-
     def _change(self, change: Callable[[], None]) -> None:
         """Change cells, log and turns as one. After an exception the next `settle` makes the whole change again.
 
