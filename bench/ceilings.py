@@ -33,7 +33,7 @@ from edgekv.memory.process import peak_resident_bytes
 from edgekv.memory.sizes import parse_size
 from edgekv.models.catalog import find_model
 from edgekv.options import KV_TYPES
-from edgekv.planning.choice import Request, choose
+from edgekv.planning.choice import Request
 from edgekv.planning.estimate import Estimator
 from edgekv.runtime import Runtime  # imported in every process, so that all plan with the same Python
 from edgekv.testing import programs
@@ -74,11 +74,11 @@ def refusals(case: dict) -> dict[str, object]:
     """Return whether two requests are refused: a cell above the largest budget, and a byte below its plan."""
     request = Request.of(**{name: value for name, value in case["options"].items() if name != "model"})
     with Estimator(find_model(case["options"]["model"]), request.options) as estimates:
-        plan = choose(estimates, request)
+        plan = estimates.best(request)
         named = plan.resolve(request.options)
 
         def is_refused(options: edgekv.Options) -> bool:
-            return choose(estimates, Request(options, frozenset())) is None
+            return estimates.best(Request(options, frozenset())) is None
 
         return {
             "fits": not is_refused(replace(named, memory=plan.peak_bytes)),

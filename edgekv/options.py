@@ -20,6 +20,7 @@ RECENT = 32  # newest tokens that are protected by default, unless a probe score
 LEAST_RECENT, RECENT_SHARE = 4, 16  # under given shares of heads: at least 4, or one cell in 16
 MOST_CELLS = 1 << 30  # the largest budget
 REPOSITION = ("auto", "always", "never")
+MOST_BLOCK = 4096  # tokens
 UBATCH = 128  # tokens; larger ones read no faster, and their activations take memory
 PROMPT_LOOKUP = ("auto", "on", "off")
 SWAP_FULL = ("refuse", "evict")
@@ -32,6 +33,7 @@ DRAFT_TOKENS = 3  # tokens; a draft and the token before it make four rows, whic
 DEFAULT_MEMORY = "256MiB"
 DEFAULT_ARCHIVE = "off"
 KV_TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}  # enum ggml_type
+KV_NAMES = {number: name for name, number in KV_TYPES.items()}
 COARSE_TYPES = ("q4_0",)  # types whose steps are too large for means of cells
 
 
@@ -213,7 +215,7 @@ class Options:
             check_flag(name, getattr(self, name))
         for name in ("mmap", "thinking"):
             check_flag(name, getattr(self, name), may_be_open=True)
-        _in_range("block", self.block, 1, 4096)
+        _in_range("block", self.block, 1, MOST_BLOCK)
         _in_range("ubatch", self.n_ubatch, 1, self.block)
         _in_range("threads", self.n_threads, 1, MOST_THREADS)
         _in_range("parallel", self.parallel, 1, MOST_PARALLEL)

@@ -97,7 +97,7 @@ END
     chmod +x "$build/python3"
     # A program in a folder of tests cannot import its neighbours, because PYTHONSAFEPATH keeps the checkout's edgekv out.
     [ $# -gt 0 ] || set -- --deselect tests/runtime/test_session_files.py::test_damaged_files_are_refused_or_sound tests/runtime/test_{exactness,worker,session,session_files}.py \
-        tests/unit/test_{store,spool,channel,jsonl,documents,measure_memory}.py
+        tests/unit/test_{store,spool,channel,jsonl,documents}.py
     echo "pytest $* on Windows:" # its streams are pipes, because under wine this Python takes no files for them
     "$build/python3" -m pytest -q -p no:cacheprovider "$@" </dev/null 2>&1 | cat
     echo "README's question about one line:"

@@ -19,6 +19,7 @@ with mock.patch.dict(os.environ, OPENBLAS_NUM_THREADS="1"):
 
 from edgekv.memory.process import resident_bytes
 from edgekv.models import known_models
+from edgekv.planning.estimate import Measured
 from edgekv.testing.models.tiny import make_tiny
 
 n_exempted = 0  # modules whose objects garbage collection does not look at
@@ -171,15 +172,11 @@ def assumed_bytes():
     tiny model is opened. Programs and workers that tests start measure it, those of tests/memory among them.
     """
 
-    def taken_bytes(work):
-        work()
-        return ASSUMED_BYTES
+    def assumed():
+        gc.collect()
+        return Measured(resident_bytes(), ASSUMED_BYTES, ASSUMED_BYTES)
 
-    measure_memory = "edgekv.planning.measure_memory"
-    with (
-        mock.patch(f"{measure_memory}.taken_bytes", taken_bytes),
-        mock.patch(f"{measure_memory}.counted_bytes", resident_bytes),
-    ):
+    with mock.patch("edgekv.planning.estimate.measured", assumed):
         yield
 
 

@@ -17,6 +17,7 @@ import edgekv
 from edgekv.binding.ggml_devices import add_server
 from edgekv.binding.model import Model
 from edgekv.devices import devices
+from edgekv.planning.native_request import NativeRequest
 
 ALL_LAYERS = 1 << 10
 
@@ -74,12 +75,16 @@ def models_on_lent_device():
 def models_on_devices():
     """Every model that this process loads meanwhile lies on its devices, with its cache, or as many layers as
     are asked for."""
-    load = Model.__init__
+    load, ask = Model.__init__, NativeRequest.__init__
 
     def load_there(self, path, options, **keywords):
         load(self, path, replace(options, gpu_layers=options.gpu_layers or ALL_LAYERS), **keywords)
 
-    with mock.patch.object(Model, "__init__", load_there):
+    def ask_there(self, *arguments, **keywords):
+        ask(self, *arguments, **keywords)
+        self.fields.gpu_layers = self.fields.gpu_layers or ALL_LAYERS
+
+    with mock.patch.object(Model, "__init__", load_there), mock.patch.object(NativeRequest, "__init__", ask_there):
         yield
 
 

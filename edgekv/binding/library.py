@@ -36,6 +36,11 @@ __all__ = ["bindings", "call", "error_of", "library_path", "load"]
 ABI_VERSION = 25
 ERR_SIZE = 2048
 
+
+class OverCeiling(NativeError):  # noqa: N818  (`edgekv.planning` makes the error that users see)
+    """No plan fits its limits."""
+
+
 STATUS_ERRORS: dict[int, type[EdgeKVError]] = {
     1: ConfigError,  # EDGEKV_STATUS_INVALID_ARGUMENT
     2: NativeError,  # EDGEKV_STATUS_INVALID_STATE
@@ -44,7 +49,7 @@ STATUS_ERRORS: dict[int, type[EdgeKVError]] = {
     5: InvalidModelError,  # EDGEKV_STATUS_MODEL_INVALID
     6: NativeError,  # EDGEKV_STATUS_OUT_OF_MEMORY
     7: NativeError,  # EDGEKV_STATUS_INTERNAL
-    8: NativeError,  # EDGEKV_STATUS_OVER_CEILING; `planning.choice` gives the details
+    8: OverCeiling,  # EDGEKV_STATUS_OVER_CEILING
     9: ArchiveError,  # EDGEKV_STATUS_ARCHIVE
 }
 
@@ -121,11 +126,16 @@ _CALLS: dict[str, tuple[Any, ...]] = {
     "edgekv_product_measure": (c.c_int32, c.c_uint32, c.c_uint32, c.c_uint32, _P),
     "edgekv_rows_convert": (_P, c.c_int32, c.c_uint32, _P, c.c_size_t),
     "edgekv_process_bytes": (_P,),
-    "edgekv_process_taken": (structs.Work, _P, _P),
-    "edgekv_plan_choose": (_P, structs.SettingFits, _P, _P),
-    "edgekv_plan_largest": (_P, structs.SettingFits, _P, _P),
+    "edgekv_plan_choose": (_P, structs.SettingSpare, _P, _P),
+    "edgekv_plan_largest": (_P, structs.SettingSpare, _P, _P),
     "edgekv_plan_make": (c.c_char_p, _P, _P),
     "edgekv_plan_open": (c.c_char_p, _P, _P, _P, _P),
+    "edgekv_plan_choice": (_P, c.c_uint32, c.c_uint32, _P),
+    "edgekv_planner_new": (c.c_char_p, _P, _P),
+    "edgekv_planner_check": (_P, _P, _P),
+    "edgekv_planner_choose": (_P, _P, _P),
+    "edgekv_planner_estimate": (_P, _P, _P),
+    "edgekv_planner_devices": (_P, _P, _P, _P, c.c_size_t, _P),
 }
 
 # name -> (result type, argument types): calls that cannot fail
@@ -160,6 +170,7 @@ _QUERIES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "edgekv_row_bytes": (c.c_uint64, (c.c_int32, c.c_uint32)),
     "edgekv_process_peak_bytes": (c.c_uint64, ()),
     "edgekv_plan_most_cells": (c.c_uint32, (_P, c.c_uint32)),
+    "edgekv_planner_free": (None, (_P,)),
     **{f"{struct.c_name()}_init": (None, (_P, c.c_uint32)) for struct in structs.Input.__subclasses__()},
 }
 

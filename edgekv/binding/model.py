@@ -6,6 +6,7 @@ import codecs
 import ctypes as c
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,26 @@ from .callback import Callback
 from .markers import NAMED, Markers
 from .text_tokenizer import Tokenizer
 
-NO_TOKEN = -1  # llama.cpp's LLAMA_TOKEN_NULL
 NAME_CHARS = 256  # characters; more than the name of a token has
 
 
 def header_for(path: Path, options: Options) -> Header:
     """Return the header of a model's file, with the chat template of the options. Raises ModelError, ConfigError."""
     return with_template(read_header(path), options.chat_template, options.thinking)
+
+
+@contextmanager
+def refusals(path: Path, header: Header) -> Iterator[None]:
+    """Name the file in the error of a block that loads it, and what to do."""
+    try:
+        yield
+    except InvalidModelError as error:
+        if "unknown model architecture" in str(error):
+            raise UnsupportedModelError(
+                f"architecture {header.architecture!r} of {path} is not known to the llama.cpp that edgekv is built "
+                "on; choose a model of another family"
+            ) from error
+        raise InvalidModelError(f"{path} is refused: {error}; download it again or convert it anew") from error
 
 
 class Model:
@@ -65,15 +79,8 @@ class Model:
         if not (maps or no_alloc):
             params.progress_callback = progress.native
         try:
-            with progress:
+            with refusals(path, self.header), progress:
                 library.call("edgekv_model_load", str(path).encode(), c.byref(params), n_streamed, c.byref(handle))
-        except InvalidModelError as error:
-            if "unknown model architecture" in str(error):
-                raise UnsupportedModelError(
-                    f"architecture {self.header.architecture!r} of {path} is not known to the llama.cpp that edgekv is "
-                    "built on; choose a model of another family"
-                ) from error
-            raise InvalidModelError(f"{path} is refused: {error}; download it again or convert it anew") from error
         except BaseException:
             llama.llama_model_free(handle)
             raise
@@ -82,11 +89,6 @@ class Model:
         self._vocab = llama.llama_model_get_vocab(handle)
         self.n_vocab = int(llama.llama_vocab_n_tokens(self._vocab))
         self.n_ctx_train = int(llama.llama_model_n_ctx_train(handle))
-        if NO_TOKEN in (*self.first, *self.last):  # llama.cpp would abort at the first text
-            self.close()
-            raise InvalidModelError(
-                f"{path} is refused: texts begin or end with a token that the file does not name; convert it anew"
-            )
 
     def close(self) -> None:
         """Free the model. Contexts over it must be freed first."""
@@ -241,14 +243,10 @@ def _give_back() -> bool:
     return True
 
 
-def layout_for(options: Options, budget: int, *, ragged: int = 0, n_ctx_train: int = 0) -> structs.Layout:
-    """Return the layout that holds a budget, and the block and the probe of the options, in one slot.
-
-    ragged: sum of enum edgekv_ragged; with 0 all heads keep the same number of cells, and n_ctx_train does not matter
-    """
+def layout_for(options: Options, budget: int) -> structs.Layout:
+    """Return the layout that holds a budget in every head, and the block and the probe of the options, in one slot."""
     layout = structs.Layout()
-    sizes = (budget, options.block, options.probe_cells, ragged, n_ctx_train)
-    library.call("edgekv_layout_for", *sizes, c.byref(layout))
+    library.call("edgekv_layout_for", budget, options.block, options.probe_cells, 0, 0, c.byref(layout))
     return layout
 
 

@@ -77,7 +77,7 @@ class DeviceShare(Struct):
     _fields_ = (
         ("name", c.c_char * 64),
         *_members(c.c_uint32, "n_layers has_output"),
-        *_members(c.c_uint64, "weight_bytes kv_bytes compute_bytes scoring_bytes state_bytes"),
+        *_members(c.c_uint64, "weight_bytes kv_bytes compute_bytes scoring_bytes state_bytes serving_bytes"),
     )
 
 
@@ -234,7 +234,7 @@ class Parts(Struct):
         c.c_uint64,
         "host_bytes vocabulary_bytes graph_bytes rounding_bytes weight_bytes repack_bytes "
         "slot_bytes kv_bytes state_bytes compute_bytes output_bytes workspace_bytes "
-        "bookkeeping_bytes reserved_bytes margin_bytes",
+        "bookkeeping_bytes swap_bytes reserved_bytes margin_bytes",
     )
 
 
@@ -257,8 +257,7 @@ class Setting(Struct):
     )
 
 
-Work = c.CFUNCTYPE(c.c_int32, c.c_void_p)
-SettingFits = c.CFUNCTYPE(c.c_int32, c.c_void_p, c.POINTER(Setting))
+SettingSpare = c.CFUNCTYPE(c.c_int64, c.c_void_p, c.POINTER(Setting))
 
 
 class Choice(Input):
@@ -272,18 +271,43 @@ class Choice(Input):
     )
 
 
+Scratch = c.CFUNCTYPE(c.c_uint64, c.c_void_p, c.POINTER(Shape))
+
+
+class DeviceLimit(Input):
+    """struct edgekv_device_limit"""
+
+    _fields_ = (_SIZE, ("name", c.c_char_p), *_members(c.c_uint64, "allowed_bytes serving_bytes"))
+
+
 class PlanRequest(Input):
     """struct edgekv_plan_request"""
 
     _fields_ = (
         _SIZE,
-        *_members(c.c_uint64, "ceiling_bytes reserved_bytes"),
+        *_members(c.c_uint64, "ceiling_bytes reserved_bytes host_bytes vocabulary_bytes graph_bytes"),
         *_members(c.POINTER(Policy), "policy probe_policy"),
-        *_members(c.c_uint32, "n_probe n_sink n_recent budget block"),
-        *_members(c.c_int32, "kv_type repack n_streamed"),
-        ("n_threads", c.c_uint32),
+        ("n_probe", c.c_uint32),
+        ("probe_scores", c.c_int32),
+        *_members(c.c_uint32, "n_replay n_sink n_recent budget block least_block n_spare"),
+        *_members(c.c_int32, "kv_type repack n_streamed maps"),
+        *_members(c.c_uint32, "n_ubatch n_draft n_slots n_threads"),
         ("repositions", c.c_int32),
+        ("n_recalled", c.c_uint32),
+        *_members(c.c_uint64, "swap_memory_bytes swap_disk_bytes swap_buffer_bytes"),
+        ("scratch", Scratch),
+        ("scratch_data", c.c_void_p),
+        ("gpu_layers", c.c_int32),
+        ("tensor_split", c.POINTER(c.c_float)),
+        ("limits", c.POINTER(DeviceLimit)),
+        ("n_limits", c.c_size_t),
     )
+
+
+class Remedies(Struct):
+    """struct edgekv_remedies"""
+
+    _fields_ = (("budget", c.c_uint32), ("kv_type", c.c_int32), ("block", c.c_uint32))
 
 
 class Plan(Input):
@@ -291,13 +315,17 @@ class Plan(Input):
 
     _fields_ = (
         _SIZE,
-        *_members(c.c_uint64, "ceiling_bytes peak_bytes cell_bytes"),
+        *_members(
+            c.c_uint64,
+            "ceiling_bytes peak_bytes cell_bytes sequence_bytes segment_bytes streamed_bytes token_bytes",
+        ),
         ("parts", Parts),
         *_members(Policy, "policy probe_policy"),
         ("setting", Setting),
         ("layout", Layout),
         ("cache", CacheParams),
-        *_members(c.c_uint32, "n_ubatch n_threads n_ctx_train n_tokens_max"),
+        ("remedies", Remedies),
+        *_members(c.c_uint32, "n_ubatch n_threads n_ctx_train n_layers n_tokens_max"),
     )
 
 

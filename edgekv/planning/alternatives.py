@@ -9,8 +9,9 @@ from edgekv.errors import ConfigError
 from edgekv.memory.sizes import MIB
 from edgekv.options import KV_TYPES, Options
 
-from .choice import Request, choose, most_cells, spare_bytes
+from .choice import Request
 from .estimate import Estimator
+from .native_request import most_cells
 from .plan import Plan
 from .planner import planned
 
@@ -71,7 +72,7 @@ def make_survey(path: Path, request: Request) -> Survey:
             bound_by=_bound_by(estimates, request.options, plan),
             largest_part=max(parts, key=parts.__getitem__),
             more_bytes=MORE_BYTES,
-            with_more=choose(estimates, more) or plan,
+            with_more=estimates.best(more) or plan,
             alternatives=tuple(
                 _alternative(estimates, alike, kv_type, block)
                 for kv_type in KV_TYPES
@@ -88,9 +89,9 @@ def _bound_by(estimates: Estimator, options: Options, plan: Plan) -> str:
     if plan.budget_cells >= most_cells(plan.resolve(options), plan.n_ctx_train):
         return "trained context"
     larger = replace(plan.resolve(options), budget=plan.budget_cells + 1)
-    one_more = estimates.plan(larger)
-    if spare_bytes(one_more, larger) >= 0:
+    if estimates.best(Request(larger, frozenset())) is not None:
         return "speed"
+    one_more = estimates.plan(larger)
     return "device_memory" if one_more.device_excess_bytes and not one_more.excess_bytes else "memory"
 
 
@@ -102,7 +103,7 @@ def _same_setting(request: Request, plan: Plan) -> Request:
 def _alternative(estimates: Estimator, request: Request, kv_type: str, block: int) -> Alternative:
     try:
         options = replace(request.options, kv_type=kv_type, block=block)
-        plan = choose(estimates, Request(options, request.open - {"kv_type", "block"}))
+        plan = estimates.best(Request(options, request.open - {"kv_type", "block"}))
     except ConfigError:
         plan = None
     return Alternative(kv_type, block, None if plan is None else plan.budget_cells)

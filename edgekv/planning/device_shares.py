@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from edgekv.binding import library, structs
 from edgekv.binding.ggml_devices import add_server
-from edgekv.binding.model import Context
 from edgekv.errors import ConfigError
-from edgekv.options import MOST_DEVICES, Options
+from edgekv.options import Options
 
 
 class RemoteDevice(NamedTuple):
@@ -90,30 +88,21 @@ def add_remote_devices(options: Options) -> tuple[RemoteDevice, ...]:
     )
 
 
-def shares_of(
-    context: Context, params: structs.CacheParams, remotes: Sequence[RemoteDevice], serving_bytes: int
-) -> tuple[DeviceShare, ...]:
-    """Return the shares of all devices that layers were divided over, in this order, without ceilings.
-
-    serving_bytes: bytes that a server holds beside its buffers, if it computes at all
-    """
-    found, n = (structs.DeviceShare * MOST_DEVICES)(), ctypes.c_size_t()
-    library.call("edgekv_context_devices", context.handle, ctypes.byref(params), found, MOST_DEVICES, ctypes.byref(n))
+def share_of(usage: structs.DeviceShare, remotes: Sequence[RemoteDevice]) -> DeviceShare:
+    """Return a device's usage as a share without limits."""
     addresses = {device.name: device.address for device in remotes}
-    return tuple(
-        DeviceShare(
-            name=share.name.decode(),
-            address=addresses.get(share.name.decode(), ""),
-            layers=share.n_layers,
-            output=bool(share.has_output),
-            weights=share.weight_bytes,
-            kv=share.kv_bytes,
-            compute=share.compute_bytes,
-            scoring=share.scoring_bytes,
-            serving=serving_bytes if share.compute_bytes and share.name.decode() in addresses else 0,
-            states=share.state_bytes,
-        )
-        for share in found[: n.value]
+    name = usage.name.decode()
+    return DeviceShare(
+        name=name,
+        address=addresses.get(name, ""),
+        layers=usage.n_layers,
+        output=bool(usage.has_output),
+        weights=usage.weight_bytes,
+        kv=usage.kv_bytes,
+        compute=usage.compute_bytes,
+        scoring=usage.scoring_bytes,
+        serving=usage.serving_bytes,
+        states=usage.state_bytes,
     )
 
 

@@ -1,48 +1,66 @@
-"""Bytes of a runtime, part by part, before any weight is loaded.
+"""Plans of one model, made by the library before any weight is loaded.
 
 llama.cpp is asked for the exact bytes of weights, cache and graph buffers by a load that allocates none of them.
-The bytes of Python and of the vocabulary are measured in this process.
 """
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import platform
 from collections.abc import Sequence
-from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
-from edgekv.archive.session_archive import recalled_cells
 from edgekv.archive.space import free_share
 from edgekv.binding import library, structs
 from edgekv.binding.ggml_devices import start_gpus
-from edgekv.binding.model import Context, Model, header_for, layout_for
+from edgekv.binding.model import Context, header_for, refusals
 from edgekv.binding.policy import cache_params
 from edgekv.binding.row_archive import SEGMENT_TOKENS
 from edgekv.errors import ConfigError, UnsupportedModelError
-from edgekv.memory.sizes import MIB
+from edgekv.memory import process
 from edgekv.models.head_shares import check_shares
-from edgekv.options import KV_TYPES, UBATCH, Options
+from edgekv.options import KV_NAMES, MOST_DEVICES, Options
 from edgekv.prompt.template import rehearse
 from edgekv.warmup import reserved_bytes, warm_up
 
-from .device_shares import RemoteDevice, limited, shares_of
-from .measure_memory import held_bytes, measure
+from .choice import Request
+from .device_shares import DeviceShare, RemoteDevice, limited, share_of
+from .native_request import NativeRequest
 from .plan import Parts, Plan
-from .swap_bytes import planned_swap_bytes, session_bytes_of
 
 GPU_KERNEL_BYTES = 40 << 20  # host memory; a driver loads its kernels when they are first used
 SERVING_BYTES = 4 << 20  # a server's, beside workspace: one message, the graph as received and as built
 
 
-def _gpu_bytes(options: Options) -> int:
-    """Start the GPUs that get layers; return what they take of the host's memory beside what is measured now."""
-    return GPU_KERNEL_BYTES if options.gpu_layers and start_gpus() else 0
+class Measured(NamedTuple):
+    """Bytes that a plan begins with: of this process, a vocabulary and a graph. 0 = the library measures them."""
+
+    process: int = 0
+    vocabulary: int = 0
+    graph: int = 0
+
+
+def measured() -> Measured:
+    """Return the bytes that this process holds without its garbage, and without runtimes that were dropped."""
+    gc.collect()
+    process.return_freed_memory()
+    n_bytes = ctypes.c_uint64()
+    library.call("edgekv_process_bytes", ctypes.byref(n_bytes))
+    return Measured(n_bytes.value)
+
+
+class Refusal(NamedTuple):
+    """The plan that is least over its limits, and single changes of it that would each make it fit."""
+
+    plan: Plan
+    remedies: structs.Remedies
 
 
 class Estimator:
-    """Plans of one model under any options, whether they fit or not. Close it, or use it in `with`.
+    """Plans of one model under any options. Close it, or use it in `with`.
 
     remotes: the devices of servers
     header: that of the model's file, with the chat template of the options
@@ -54,24 +72,24 @@ class Estimator:
         library.bindings()
         warm_up()
         self._path = path
+        self._handle = ctypes.c_void_p()
+        self._remotes = remotes
         self.header = header_for(path, options)
         for template in {self.header.chat_template, self.header.tools_template}:
             rehearse(template)
-        self._remotes = remotes
-        self._models: dict[bool, Model] = {}  # key: repacked or not
-        self._division: object = None  # layers over devices, as these models were loaded
-        self._plans: dict[Options, Plan] = {}
-        self._drops_single_cells = False  # known once a graph was measured
-        # by heads of different lengths or not, and by cache type, which change the nodes of a graph
-        self._graph_bytes: dict[bool, dict[str, int]] = {}
-        self._python_bytes = _gpu_bytes(options) + held_bytes() + reserved_bytes()
-        _, self._vocabulary_bytes = measure(lambda: self._model(options))
+        of_gpus = GPU_KERNEL_BYTES if options.gpu_layers and start_gpus() else 0
+        found = measured()
+        self._measured = found._replace(process=found.process + of_gpus + reserved_bytes())
+        request = self._native(Request(options, frozenset()))
+        with refusals(path, self.header):
+            library.call(
+                "edgekv_planner_new", str(path).encode(), ctypes.byref(request.fields), ctypes.byref(self._handle)
+            )
 
     def close(self) -> None:
         """Free what was loaded to estimate."""
-        for model in self._models.values():
-            model.close()
-        self._models = {}
+        library.load().edgekv_planner_free(self._handle)
+        self._handle = ctypes.c_void_p()
 
     def __enter__(self) -> Estimator:
         return self
@@ -79,27 +97,37 @@ class Estimator:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @property
-    def n_ctx_train(self) -> int:
-        """The model's trained context, in tokens."""
-        return next(iter(self._models.values())).n_ctx_train
+    def best(self, request: Request) -> Plan | None:
+        """Return the best plan that fits, or None.
+
+        Raises UnsupportedModelError, and ConfigError if the model cannot have what the user named; other settings that
+        it cannot have do not fit.
+        """
+        self._check(request.options)
+        native = self._native(request)
+        plan, fits = native.best(self._handle)
+        return self._plan(request.options, native, plan) if fits else None
+
+    def refusal(self, request: Request) -> Refusal:
+        """Return what is least over, and what would fit, of a request that `best` finds nothing for."""
+        native = self._native(request)
+        plan, _ = native.best(self._handle)
+        return Refusal(self._plan(request.options, native, plan), plan.remedies)
 
     def plan(self, options: Options) -> Plan:
-        """Return the plan for options that name a budget.
+        """Return the plan for options that name a budget, whether it fits or not.
 
         Raises UnsupportedModelError, and ConfigError if this model cannot have such options.
         """
-        # the bytes of a plan do not depend on its ceilings, and streamed weights only on how many there are
-        key = replace(options, memory=MIB, device_memory=None, resident=None)
-        if key not in self._plans:
-            self._plans[key] = self._estimate(key)
-        plan = self._streamed(self._plans[key], options)
-        return replace(plan, ceiling_bytes=options.ceiling_bytes, devices=limited(plan.devices, options, self._remotes))
+        self._check(options)
+        native, plan = self._native(Request(options, frozenset())), structs.Plan()
+        native.call("edgekv_planner_estimate", self._handle, ctypes.byref(native.fields), ctypes.byref(plan))
+        return self._plan(options, native, plan)
 
     def allows(self, options: Options) -> bool:
         """Return True if the model can have a cache for the policies of these options."""
         try:
-            self._graphs(options)
+            self._check(options)
         except UnsupportedModelError:
             return False
         return True
@@ -110,9 +138,8 @@ class Estimator:
         Its single cells can be dropped then, and its logits do not depend on how many tokens are decoded at once. That
         was tried with quantised weights on x86-64.
         """
-        self._graphs(options)
         of_x86 = platform.machine().lower() in ("x86_64", "amd64")
-        return of_x86 and self._drops_single_cells and not self.header.has_float_matrices
+        return of_x86 and not self.header.has_float_matrices and _drops_single_cells(self._check(options))
 
     @property
     def n_layers(self) -> int:
@@ -126,134 +153,99 @@ class Estimator:
         n_layers = len({tensor.name.split(".")[1] for tensor in of_layers})
         return sum(tensor.n_bytes for tensor in of_layers) / max(1, n_layers)
 
-    def _model(self, options: Options) -> Model:
-        division = (options.gpu_layers, options.split)
-        if division != self._division:  # each model holds a vocabulary, so models of one division are loaded at a time
-            self.close()
-            self._graph_bytes.clear()
-            self._division = division
-        if options.repack not in self._models:
-            self._models[options.repack] = Model(self._path, options, header=self.header, no_alloc=True)
-        return self._models[options.repack]
+    def _native(self, request: Request) -> NativeRequest:
+        """Return the request for the library, with the limits of devices."""
+        options = request.options
+        native = NativeRequest(
+            request,
+            self.n_layers,
+            reserved_bytes=_grammar_bytes(self.header.vocab_size, options.parallel) if options.grammars else 0,
+            host_bytes=self._measured.process,
+            vocabulary_bytes=self._measured.vocabulary,
+            graph_bytes=self._measured.graph,
+        )
+        if self._handle and (options.device_memory is not None or self._remotes):
+            native.limit(limited(self._shares(native, None), options, self._remotes), SERVING_BYTES)
+        return native
 
-    def _graphs(self, options: Options) -> int:
-        """Return the bytes of a graph's description, measured with few cells and blocks of UBATCH for every plan.
+    def _check(self, options: Options) -> structs.Shape:
+        """Return the shape of the model's cells.
 
-        All types are measured before any context with many cells is freed, which changes how glibc serves later ones.
-        Raises UnsupportedModelError and ConfigError if such a model cannot have a cache of these options.
+        Raises UnsupportedModelError for a model that cannot have a cache for these options, ConfigError for its kind of
+        cells.
         """
-        measured = self._graph_bytes.setdefault(bool(cache_params_of(options).ragged), {})
-        if not measured:
-            for kv_type in KV_TYPES:
-                with suppress(ConfigError):
-                    measured[kv_type] = self._measured_graph(replace(options, kv_type=kv_type))
-        if options.kv_type not in measured:
-            measured[options.kv_type] = self._measured_graph(options)  # raises the error
-        return measured[options.kv_type]
-
-    def _measured_graph(self, options: Options) -> int:
-        model = self._model(options)
-        options = replace(options, block=max(UBATCH, options.evict_every or 1), ubatch=None)
-        context, n_bytes = measure(lambda: _new_context(model, options, budget=1))
-        with closing(context):
-            shape = context.shape()
-            self._drops_single_cells = not (shape.window_cells or shape.state_bytes or shape.device_state_bytes)
-            self._check_kind(shape, options)
-            checked_params(context, options)
-            if options.divides_by_table:
-                check_shares(self._path, shape.n_layer, shape.n_head_total)
-        return n_bytes
-
-    def _estimate(self, options: Options) -> Plan:
-        assert options.budget is not None
-        model = self._model(options)
-        params = cache_params_of(options)
-        graphs = self._graphs(options)
-        context = _new_context(model, options, options.budget)
+        native, shape = self._native(Request(options, frozenset())), structs.Shape()
         try:
-            shape, memory = context.shape(), context.memory()
-            native = structs.Parts(
-                host_bytes=self._python_bytes,
-                vocabulary_bytes=self._vocabulary_bytes,
-                graph_bytes=graphs * (2 if options.servers else 1),  # servers get a copy
-            )
-            library.call("edgekv_context_parts", context.handle, ctypes.byref(params), ctypes.byref(native))
-            devices = shares_of(context, params, self._remotes, SERVING_BYTES + native.workspace_bytes)
-        finally:
-            context.close()
-        state_bytes = memory.state_bytes + sum(share.states for share in devices)
-        if not memory.repack_bytes:
-            self._models.setdefault(False, model)  # both models are the same if nothing is repacked
-        session_bytes, numbers_bytes = session_bytes_of(shape, state_bytes, params, options)
-        scratch = (
-            policy.scratch_bytes(
-                shape.n_cells_max, shape.n_head_kv_max, shape.n_head_max, shape.head_dim_k, shape.head_dim_v
-            )
-            for policy in options.policies
+            native.call("edgekv_planner_check", self._handle, ctypes.byref(native.fields), ctypes.byref(shape))
+        except UnsupportedModelError:
+            self._check_kind(shape, options)  # says more
+            raise
+        self._check_kind(shape, options)
+        if options.divides_by_table:
+            check_shares(self._path, shape.n_layer, shape.n_head_total)
+        return shape
+
+    def _shares(self, native: NativeRequest, plan: structs.Plan | None) -> tuple[DeviceShare, ...]:
+        """Return the shares of devices, without limits. plan: None = their names alone"""
+        found, n = (structs.DeviceShare * MOST_DEVICES)(), ctypes.c_size_t()
+        pointer = None if plan is None else ctypes.byref(plan)
+        native.call(
+            "edgekv_planner_devices",
+            *(self._handle, ctypes.byref(native.fields), pointer, found, MOST_DEVICES, ctypes.byref(n)),
         )
-        parts = Parts(
-            python=native.host_bytes,
-            vocabulary=native.vocabulary_bytes,
-            graphs=native.graph_bytes,
-            rounding=native.rounding_bytes,
-            weights=native.weight_bytes,
-            repacking=native.repack_bytes,
-            slots=0,
-            kv=native.kv_bytes,
-            state=native.state_bytes,
-            compute=native.compute_bytes,
-            outputs=native.output_bytes,
-            workspace=native.workspace_bytes + max(scratch),
-            bookkeeping=native.bookkeeping_bytes + _archive_bytes(shape, options),
-            swap=planned_swap_bytes(options, numbers_bytes),
-            grammars=_grammar_bytes(model, options.parallel) if options.grammars else 0,
-            margin=native.margin_bytes,
+        return tuple(share_of(usage, self._remotes) for usage in found[: n.value])
+
+    def _plan(self, options: Options, native: NativeRequest, plan: structs.Plan) -> Plan:
+        """Return the library's plan as users see it."""
+        setting, parts = plan.setting, plan.parts
+        n_streamed = int(setting.n_streamed)
+        options = replace(
+            options,
+            budget=setting.budget,
+            block=setting.block,
+            kv_type=KV_NAMES[setting.kv_type],
+            repack=bool(setting.repack),
+            resident=1 - n_streamed / self.n_layers if n_streamed else options.resident,
         )
-        return Plan.of(
+        planned = Plan.of(
             options,
             model=self._path,
-            n_cells=shape.n_cells,
-            n_cells_max=shape.n_cells_max,
-            cell_bytes=shape.cell_bytes,
-            session_bytes=session_bytes,
-            n_ctx_train=self.n_ctx_train,
+            n_cells=plan.layout.n_cells,
+            n_cells_max=plan.layout.n_cells_max,
+            cell_bytes=plan.cell_bytes,
+            session_bytes=plan.sequence_bytes,
+            n_ctx_train=plan.n_ctx_train,
             n_layers=self.n_layers,
-            n_streamed=0,
-            streamed_bytes=0,
-            token_bytes=0,
-            archive_bytes=_archive_limit(options),
-            archive_token_bytes=_archive_token_bytes(shape, options),
-            devices=devices,
-            parts=parts,
-        )
-
-    def _streamed(self, plan: Plan, options: Options) -> Plan:
-        """Return a plan without the weights that stay in the file: streamed layers, and tables that are looked up."""
-        if options.mmap or options.gpu_layers:
-            return plan
-        n_streamed = options.n_streamed(self.n_layers)
-        streaming = structs.Streaming()
-        native = structs.Parts(weight_bytes=plan.parts.weights, repack_bytes=plan.parts.repacking)
-        library.call(
-            "edgekv_parts_stream",
-            *(self._model(options).handle, n_streamed, options.n_ubatch),
-            *(ctypes.byref(native), ctypes.byref(streaming)),
-        )
-        chosen_bytes = streaming.expert_bytes * streaming.n_experts_used // max(1, streaming.n_experts)
-        return replace(
-            plan,
-            mmap=plan.mmap and not native.slot_bytes,
             n_streamed=n_streamed,
-            streamed_bytes=streaming.streamed_bytes + streaming.expert_bytes,
-            token_bytes=streaming.streamed_bytes + chosen_bytes,
-            parts=replace(
-                plan.parts, weights=native.weight_bytes, repacking=native.repack_bytes, slots=native.slot_bytes
+            streamed_bytes=plan.streamed_bytes,
+            token_bytes=plan.token_bytes,
+            archive_bytes=_archive_limit(options),
+            archive_token_bytes=plan.segment_bytes // SEGMENT_TOKENS,
+            devices=limited(self._shares(native, plan), options, self._remotes),
+            parts=Parts(
+                python=parts.host_bytes,
+                vocabulary=parts.vocabulary_bytes,
+                graphs=parts.graph_bytes,
+                rounding=parts.rounding_bytes,
+                weights=parts.weight_bytes,
+                repacking=parts.repack_bytes,
+                slots=parts.slot_bytes,
+                kv=parts.kv_bytes,
+                state=parts.state_bytes,
+                compute=parts.compute_bytes,
+                outputs=parts.output_bytes,
+                workspace=parts.workspace_bytes,
+                bookkeeping=parts.bookkeeping_bytes,
+                swap=parts.swap_bytes,
+                grammars=parts.reserved_bytes,
+                margin=parts.margin_bytes,
             ),
         )
+        return replace(planned, mmap=planned.mmap and not parts.slot_bytes)
 
     def _check_kind(self, shape: structs.Shape, options: Options) -> None:
         """Raise ConfigError for drafts beside states, and for policies that compare values if there are latents."""
-        if options.n_draft and not self._drops_single_cells:
+        if options.n_draft and not _drops_single_cells(shape):
             raise ConfigError(
                 f"prompt_lookup=on needs cells that can be dropped one by one, but {self._path.name} keeps sliding "
                 "windows or recurrent states; leave prompt_lookup out"
@@ -267,12 +259,8 @@ class Estimator:
                 )
 
 
-def _archive_bytes(shape: structs.Shape, options: Options) -> int:
-    """Return the bytes that archives hold and a recall takes."""
-    if not options.archives or not shape.n_head_total:
-        return 0
-    numbers = options.probe_cells, recalled_cells(options.spare_cells)
-    return options.parallel * int(library.load().edgekv_archive_estimate_bytes(ctypes.byref(shape), *numbers))
+def _drops_single_cells(shape: structs.Shape) -> bool:
+    return not (shape.window_cells or shape.state_bytes or shape.device_state_bytes)
 
 
 def _archive_limit(options: Options) -> int:
@@ -283,24 +271,10 @@ def _archive_limit(options: Options) -> int:
     return free_share(folder) if options.archive_bytes is None else options.archive_bytes
 
 
-def _archive_token_bytes(shape: structs.Shape, options: Options) -> int:
-    """Return the bytes that a token takes in an archive; 0 = there is none."""
-    n_bytes = int(library.load().edgekv_archive_segment_bytes(ctypes.byref(shape)))
-    return n_bytes // SEGMENT_TOKENS if options.archives else 0
-
-
-def _grammar_bytes(model: Model, n_replies: int) -> int:
+def _grammar_bytes(n_vocab: int, n_replies: int) -> int:
     from edgekv.grammar.masks import planned_bytes  # few plans need it
 
-    return planned_bytes(model.n_vocab, n_replies)
-
-
-def _new_context(model: Model, options: Options, budget: int) -> Context:
-    """Make a context with the cells of a budget, as a runtime does."""
-    ragged = cache_params_of(options).ragged
-    layout = layout_for(options, budget, ragged=ragged, n_ctx_train=model.n_ctx_train)
-    layout.n_slots = options.parallel
-    return Context(model, layout.n_cells, options, layout)
+    return planned_bytes(n_vocab, n_replies)
 
 
 def cache_params_of(options: Options) -> structs.CacheParams:
@@ -317,7 +291,7 @@ def checked_params(context: Context, options: Options) -> structs.CacheParams:
     """Return the parameters of this context's cache. Keys keep their positions if they cannot move and the options say
     "auto".
 
-    Raises UnsupportedModelError if the model cannot have such a cache. Its weights need not be loaded.
+    Raises UnsupportedModelError if the model cannot have such a cache.
     """
     params = cache_params_of(options)
     try:

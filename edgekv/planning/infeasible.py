@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import replace
 
+from edgekv.binding import structs
 from edgekv.errors import CeilingError, ConfigError
 from edgekv.memory.process import held
 from edgekv.memory.sizes import MIB, format_size
-from edgekv.options import Options
+from edgekv.options import KV_NAMES, Options
 
-from .choice import Request, largest, smallest_plans
-from .estimate import Estimator
+from .choice import Request
+from .estimate import Refusal
 from .plan import Plan
-from .swap_bytes import swap_obstacle
 
 
-def infeasible_error(estimates: Estimator, request: Request) -> CeilingError | ConfigError:
+def infeasible_error(request: Request, refusal: Refusal) -> CeilingError | ConfigError:
     """Return the error if nothing fits: by how much the smallest plan is over, and what would fit."""
-    plan = _least(estimates, request)
-    options = plan.resolve(request.options)
+    plan, remedies = refusal.plan, list(_remedies(refusal.remedies))
     if plan.fits:
-        return ConfigError(swap_obstacle(plan, options))
+        return _swap_error(plan, request.options)
     if not plan.excess_bytes:
-        return _device_error(estimates, request, plan)
+        return _device_error(plan, remedies)
     needed, ceiling = plan.peak_bytes, plan.ceiling_bytes
     n_others, held_by_others = held()
-    remedies = [*_remedies(estimates, request, options), f"raise the ceiling to {-(-needed // MIB)}MiB"]
+    remedies.append(f"raise the ceiling to {-(-needed // MIB)}MiB")
     if plan.devices and plan.parts.kv:
         remedies.append("raise device_memory, so that more layers lie there")
     fixed = needed - held_by_others - plan.parts.kv - plan.parts.compute - plan.parts.bookkeeping
@@ -52,14 +49,27 @@ def _others(n: int, n_bytes: int) -> str:
     return f"{n} {runtimes} open in this process and {hold} about {n_bytes // MIB} MiB: close {them}, or "
 
 
-def _device_error(estimates: Estimator, request: Request, plan: Plan) -> CeilingError:
+def _swap_error(plan: Plan, options: Options) -> ConfigError:
+    """Return the error for named swap space in which two sessions cannot take turns."""
+    session, size = f"session of {plan.budget_cells} cells", format_size(plan.session_bytes)
+    if options.swaps_to_disk:
+        return ConfigError(
+            f"swap_bytes={format_size(options.swap_dir_bytes or 0)} does not hold a {session}, which takes {size}; "
+            f"raise swap_bytes to {-(-plan.session_bytes // MIB)}MiB, or lower the budget"
+        )
+    return ConfigError(
+        f"swap_memory={format_size(options.swap_memory_bytes or 0)} does not hold two of a {session}, of which each "
+        f"takes {size}, as a switch from one to the other needs; raise swap_memory to "
+        f"{-(-2 * plan.session_bytes // MIB)}MiB, lower the budget, or raise swap_bytes"
+    )
+
+
+def _device_error(plan: Plan, remedies: list[str]) -> CeilingError:
     """Return the error for the device that is over its ceiling by most."""
     share = max(plan.devices, key=lambda share: share.excess_bytes)
     allowed = share.allowed_bytes or 0
-    options = plan.resolve(request.options)
     size = f"{-(-share.total // MIB)}MiB"
     n_layers = min(plan.gpu_layers, sum(share.layers for share in plan.devices) + 1)
-    remedies = list(_remedies(estimates, request, options))
     if share.ceiling_bytes == allowed:
         what = f"device_memory={format_size(allowed)} of {share}"
         remedies.append(f"raise the ceiling of {share.name} to {size}")
@@ -78,21 +88,11 @@ def _device_error(estimates: Estimator, request: Request, plan: Plan) -> Ceiling
     )
 
 
-def _least(estimates: Estimator, request: Request) -> Plan:
-    """Return the plan that is least over its ceilings, among all possible choices."""
-    plans = smallest_plans(estimates, request)
-    return min(plans, key=lambda plan: (plan.excess_bytes + plan.device_excess_bytes, plan.session_bytes))
-
-
-def _remedies(estimates: Estimator, request: Request, options: Options) -> Iterator[str]:
-    """Yield single changes that would each make it fit. A plan was tried with each."""
-    if options.budget != options.least_budget():
-        other = largest(estimates, request)
-        if other is not None:
-            yield f"lower the budget to {other.budget_cells}"
-    for name, value in {"kv_type": "q8_0", "block": min(32, options.block)}.items():
-        if name not in request.open:
-            with suppress(ConfigError):
-                changed = replace(options, **{name: value})  # type: ignore[arg-type]
-                if estimates.plan(changed).fits:
-                    yield f"use {name}={value}"
+def _remedies(found: structs.Remedies) -> Iterator[str]:
+    """Yield single changes that would each make it fit."""
+    if found.budget:
+        yield f"lower the budget to {found.budget}"
+    if found.kv_type:
+        yield f"use kv_type={KV_NAMES[found.kv_type]}"
+    if found.block:
+        yield f"use block={found.block}"

@@ -15,7 +15,7 @@ from edgekv.models.header import Header
 from edgekv.options import DEFAULT_POLICY, DIVIDED_POLICY, MERGED_POLICY, UNTURNED_POLICY, Options
 
 from .assign_layers import assign_layers
-from .choice import Request, choose
+from .choice import Request
 from .default_memory import lowered
 from .device_shares import add_remote_devices
 from .estimate import Estimator
@@ -58,12 +58,12 @@ def planned(path: Path, request: Request) -> Iterator[tuple[Plan, Estimator, Req
     check_device(request.options)
     with Estimator(path, request.preferred, remotes) as estimates:
         request = _with_drafts(estimates, assign_layers(estimates, _scorable(estimates, request)))
-        plan = choose(estimates, request)
+        plan = estimates.best(request)
         while plan is None and (plainer := request.plainer(path)) is not None:
             request = assign_layers(estimates, plainer)
-            plan = choose(estimates, request)
+            plan = estimates.best(request)
         if plan is None:
-            raise infeasible_error(estimates, request)
+            raise infeasible_error(request, estimates.refusal(request))
         plan = replace(plan, archive_obstacle=plan.archive_obstacle or no_disk)
         if "memory" in request.open:
             plan, options = lowered(plan, request.options)

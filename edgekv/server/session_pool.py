@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import edgekv
-from edgekv.planning.choice import most_cells
+from edgekv.planning.native_request import most_cells
 from edgekv.sessions.history import StoredHistory
 
 from .api_errors import ApiError, api_error_of

@@ -535,7 +535,8 @@ struct edgekv_parts {
     uint64_t compute_bytes;
     uint64_t output_bytes;
     uint64_t workspace_bytes;   // of threads, activations, llama.cpp's own cells and drafts
-    uint64_t bookkeeping_bytes; // of an open cache
+    uint64_t bookkeeping_bytes; // of an open cache, and of archives
+    uint64_t swap_bytes;        // sequences that are swapped out to memory, and the way of one back from the disk
     uint64_t reserved_bytes;    // what the program itself will take later
     uint64_t margin_bytes;      // holes in the heap
 };
@@ -572,15 +573,6 @@ EDGEKV_API enum edgekv_status edgekv_parts_stream(
 //   EDGEKV_STATUS_UNSUPPORTED  the system does not say
 EDGEKV_API enum edgekv_status edgekv_process_bytes(uint64_t * n_bytes, char * err, size_t err_size);
 
-// Something to do; returns 0 when it is done, and anything else when it gives up.
-typedef int32_t (*edgekv_work)(void * user_data);
-
-// Bytes of this process that a plan counts after some work and not before it. The holes that the heap has are taken meanwhile: how
-// many there are differs from run to run, and what was allocated there would not count.
-//   EDGEKV_STATUS_INTERNAL  the work gave up
-EDGEKV_API enum edgekv_status edgekv_process_taken(edgekv_work work, void * user_data, uint64_t * n_bytes, char * err,
-                                                   size_t err_size);
-
 // The most bytes that were ever resident in this process; 0 where the system does not say.
 EDGEKV_API uint64_t edgekv_process_peak_bytes(void);
 
@@ -612,17 +604,20 @@ struct edgekv_choice {
 
 EDGEKV_DEFAULT(edgekv_choice)
 
-// Whether a setting fits: 1 = yes, 0 = no, -1 = the model cannot have it, -2 = give up.
-typedef int32_t (*edgekv_setting_fits)(void * user_data, const struct edgekv_setting * setting);
+// Bytes that a setting leaves under every limit; negative = it does not fit.
+typedef int64_t (*edgekv_setting_spare)(void * user_data, const struct edgekv_setting * setting);
+
+#define EDGEKV_SETTING_IMPOSSIBLE INT64_MIN       // the model cannot have the setting
+#define EDGEKV_SETTING_GIVE_UP    (INT64_MIN + 1) // end the search
 
 // Choose the setting that serves best, in the order that docs/memory.md gives. This is what edgekv_plan_make does; other
-// planners call it with estimates of their own.
+// planners call it with estimates of their own. Bytes grow with the budget, nearly along a straight line, so few settings are asked for.
 //   EDGEKV_STATUS_OVER_CEILING      nothing fits
 //   EDGEKV_STATUS_INVALID_ARGUMENT  the model cannot have the cache type that was named, or F16
-//   EDGEKV_STATUS_INTERNAL          `fits` gave up
+//   EDGEKV_STATUS_INTERNAL          `spare` gave up
 EDGEKV_API enum edgekv_status edgekv_plan_choose(
          const struct edgekv_choice * choice,
-                edgekv_setting_fits   fits,
+               edgekv_setting_spare   spare,
                                void * user_data,
               struct edgekv_setting * chosen,
                                char * err,
@@ -632,7 +627,7 @@ EDGEKV_API enum edgekv_status edgekv_plan_choose(
 // budget to. A choice as for edgekv_plan_choose, with the budget open. Results and statuses as there.
 EDGEKV_API enum edgekv_status edgekv_plan_largest(
          const struct edgekv_choice * choice,
-                edgekv_setting_fits   fits,
+               edgekv_setting_spare   spare,
                                void * user_data,
               struct edgekv_setting * chosen,
                                char * err,
@@ -644,28 +639,74 @@ EDGEKV_API uint32_t edgekv_plan_most_cells(const struct edgekv_choice * choice, 
 // Name of the policy that scores by a probe's queries, unless the program has another: the largest weight of its last 64 tokens.
 #define EDGEKV_PROBE_POLICY "snapkv(window=64, kernel=61, aggregate=max)"
 
+// Bytes that scorers of the program's own take beside edgekv's workspace while they score cells of this shape; UINT64_MAX = give up.
+typedef uint64_t (*edgekv_scratch)(void * user_data, const struct edgekv_shape * shape);
+
+// The most bytes that may lie on a device.
+struct edgekv_device_limit {
+    uint32_t     n_bytes;
+    const char * name;          // ggml's, such as "CUDA0" or "RPC0"
+    uint64_t     allowed_bytes; // UINT64_MAX = any number
+    uint64_t     serving_bytes; // of a server that lends the device: what it holds beside buffers and edgekv's workspace; 0 = there is none
+};
+
+EDGEKV_DEFAULT(edgekv_device_limit) // any number of bytes
+
 // What to plan. The default is that of `edgekv ask`, without a ceiling.
 struct edgekv_plan_request {
     uint32_t n_bytes;
     uint64_t ceiling_bytes;  // of the whole process
     uint64_t reserved_bytes; // what the program itself will take beside edgekv after it has planned
 
+    uint64_t host_bytes;       // what the process holds before the model; 0 = measured
+    uint64_t vocabulary_bytes; // 0 = measured
+    uint64_t graph_bytes;      // of one graph; 0 = measured
+
     const struct edgekv_policy * policy;       // scores the cells; NULL = keydiff
     const struct edgekv_policy * probe_policy; // scores by a probe's queries; NULL = EDGEKV_PROBE_POLICY
 
-    uint32_t n_probe;     // longest probe, in tokens: 64; 0 = no probes, and probe_policy is not read
-    uint32_t n_sink;      // first positions that are protected: 4
-    uint32_t n_recent;    // newest cells that are protected where no probe scores: 32
-    uint32_t budget;      // cells per head; 0 = as many as fit
-    uint32_t block;       // in tokens; 0 = chosen
-    int32_t  kv_type;     // enum ggml_type: F16, Q8_0 or Q4_0; 0 = chosen
-    int32_t  repack;      // 0, 1, or -1 = chosen
-    int32_t  n_streamed;  // layers, or -1 = chosen: the fewest
-    uint32_t n_threads;   // 0 = one for every processor
-    int32_t  repositions; // nonzero: keys may be turned to other RoPE positions, where the model's can: 1
+    uint32_t n_probe;      // longest probe, in tokens: 64; 0 = no probes, and probe_policy is not read
+    int32_t  probe_scores; // nonzero: probe_policy scores by probes; 0 = they only recall from an archive: 1
+    uint32_t n_replay;     // tokens before a block that is fed once more as a probe, by which probe_policy scores in place of
+                           // policy; 0 = blocks are fed once
+    uint32_t n_sink;       // first positions that are protected: 4
+    uint32_t n_recent;     // newest cells that are protected where no probe scores: 32
+    uint32_t budget;       // cells per head; 0 = as many as fit
+    uint32_t block;        // in tokens; 0 = chosen
+    uint32_t least_block;  // the shortest block that is chosen: 1
+    uint32_t n_spare;      // cells that generation fills between two evictions; 0 = a block
+    int32_t  kv_type;      // enum ggml_type: F16, Q8_0 or Q4_0; 0 = chosen
+    int32_t  repack;       // 0, 1, or -1 = chosen
+    int32_t  n_streamed;   // layers, or -1 = chosen: the fewest
+    int32_t  maps;         // nonzero: all weights are mapped, tables of embeddings too
+    uint32_t n_ubatch;     // tokens that are decoded at once, at most: 128
+    uint32_t n_draft;      // tokens that are decoded before they are accepted
+    uint32_t n_slots;      // sequences that share steps: 1
+    uint32_t n_threads;    // 0 = one for every processor
+    int32_t  repositions;  // keys may be turned to other RoPE positions: 0 = no, 1 = where the model's can, 2 = they must: 1
+    uint32_t n_recalled;   // cells of a head that a recall fills, at most, of half of the spare ones; 0 = there is no archive
+
+    uint64_t swap_memory_bytes; // memory for sequences that are swapped out; if the disk has none, two must fit there
+    uint64_t swap_disk_bytes;   // the most that one may take on the disk; 0 = none is swapped out there, UINT64_MAX = any number
+    uint64_t swap_buffer_bytes; // what one passes through on its way back from the disk
+
+    edgekv_scratch scratch; // NULL = scorers are edgekv's own
+    void *         scratch_data;
+
+    int32_t                            gpu_layers;   // layers on devices; one more than the model has is the output matrix
+    const float *                      tensor_split; // in which proportions devices get layers, llama_max_devices() numbers; NULL = evenly
+    const struct edgekv_device_limit * limits; // all of one n_bytes; NULL = none
+    size_t                             n_limits;
 };
 
 EDGEKV_DEFAULT(edgekv_plan_request)
+
+// Single changes of a plan that does not fit, of which each would make it fit; 0 = that change would not, or there is nothing to change.
+struct edgekv_remedies {
+    uint32_t budget;  // the most cells that fit in any setting that the request leaves open
+    int32_t  kv_type; // Q8_0 in place of the type that was named
+    uint32_t block;   // a shorter block in place of the one that was named
+};
 
 // What a process will hold that runs a model in a setting. Since other structs lie in it, its size must be that of this library.
 struct edgekv_plan {
@@ -674,24 +715,31 @@ struct edgekv_plan {
     uint64_t peak_bytes; // planned peak of the whole process: the sum of the parts
     uint64_t cell_bytes; // K and V of one cell, over all layers and heads
 
+    uint64_t sequence_bytes; // the most that one sequence takes as a snapshot
+    uint64_t segment_bytes;  // of an archive's file; 0 = there is none
+    uint64_t streamed_bytes; // read from the file for a batch of tokens that choose all experts
+    uint64_t token_bytes;    // read from it for one token, which chooses a few
+
     struct edgekv_parts        parts;
     struct edgekv_policy       policy;       // those of the request, or its defaults
     struct edgekv_policy       probe_policy;
     struct edgekv_setting      setting;
     struct edgekv_layout       layout; // setting.budget + setting.block + layout.n_probe cells per head
     struct edgekv_cache_params cache;  // cache.repositions says whether keys can be turned
+    struct edgekv_remedies     remedies; // of a plan that is over the ceiling
 
     uint32_t n_ubatch;     // tokens that can be fed at once
     uint32_t n_threads;
     uint32_t n_ctx_train;  // the model's trained context, in tokens
+    uint32_t n_layers;     // of the model
     uint32_t n_tokens_max; // tokens that can be read and said without leaving it; UINT32_MAX = any number
 };
 
 EDGEKV_DEFAULT(edgekv_plan)
 
-// Plan for a model in the host's memory. Nothing is loaded but its vocabulary, which is freed again. What the process holds
+// Plan for a model. Nothing is loaded but its vocabulary, which is freed again. What the process holds
 // is measured: a program plans when it has what it needs beside the model, and states the rest as reserved_bytes.
-//   plan : n_bytes is the program's; with EDGEKV_STATUS_OVER_CEILING the one that is least over the ceiling
+//   plan : n_bytes is the program's; with EDGEKV_STATUS_OVER_CEILING the one that is least over its limits, and what would fit
 //   EDGEKV_STATUS_OVER_CEILING      nothing fits; the message says what is needed
 //   EDGEKV_STATUS_INVALID_ARGUMENT  the request is impossible, for any model or for this one
 //   EDGEKV_STATUS_MODEL_INVALID     there is no such file, or llama.cpp refused it
@@ -703,7 +751,58 @@ EDGEKV_API enum edgekv_status edgekv_plan_make(
                                 char * err,
                               size_t   err_size);
 
-// Load the model, make the context and open the cache of a plan. Free them with edgekv_cache_free, llama_free and
+// A planner answers several requests for one model. It measures what the process holds once, when it is made, and each context once.
+// One thread uses it at a time.
+struct edgekv_planner;
+
+//   request : says what is measured, and how the model is loaded first
+//   Errors as of edgekv_plan_make.
+EDGEKV_API enum edgekv_status edgekv_planner_new(
+                          const char * path,
+    const struct edgekv_plan_request * request,
+              struct edgekv_planner ** planner,
+                                char * err,
+                              size_t   err_size);
+
+EDGEKV_API void edgekv_planner_free(struct edgekv_planner * planner);
+
+// Refuse a model that cannot have a cache for the request, as edgekv_cache_check does.
+//   shape : out: of the cells that are planned for, but with few of them; with EDGEKV_STATUS_UNSUPPORTED, too
+EDGEKV_API enum edgekv_status edgekv_planner_check(
+               struct edgekv_planner * planner,
+    const struct edgekv_plan_request * request,
+                 struct edgekv_shape * shape,
+                                char * err,
+                              size_t   err_size);
+
+// As edgekv_plan_make.
+EDGEKV_API enum edgekv_status edgekv_planner_choose(
+               struct edgekv_planner * planner,
+    const struct edgekv_plan_request * request,
+                  struct edgekv_plan * plan,
+                                char * err,
+                              size_t   err_size);
+
+// The plan of a request that names its budget, block and cache type, whether it fits or not. Weights are as in the file, and all layers'
+// stay in memory, if that is left open.
+EDGEKV_API enum edgekv_status edgekv_planner_estimate(
+               struct edgekv_planner * planner,
+    const struct edgekv_plan_request * request,
+                  struct edgekv_plan * plan,
+                                char * err,
+                              size_t   err_size);
+
+// What a request's choice is made within, for a model of so many layers and such a trained context.
+//   choice : n_bytes is the program's; all else is written
+EDGEKV_API enum edgekv_status edgekv_plan_choice(
+    const struct edgekv_plan_request * request,
+                            uint32_t   n_layers,
+                            uint32_t   n_ctx_train,
+                struct edgekv_choice * choice,
+                                char * err,
+                              size_t   err_size);
+
+// Load the model into the host's memory, make the context and open the cache of a plan. Free them with edgekv_cache_free, llama_free and
 // llama_model_free, in this order. On failure none is left.
 //   Errors as of edgekv_model_load, edgekv_context_new and edgekv_cache_open.
 EDGEKV_API enum edgekv_status edgekv_plan_open(

@@ -21,6 +21,7 @@ struct edgekv_device_usage {
     uint64_t compute_bytes; // llama.cpp's graph buffers
     uint64_t scoring_bytes; // what an open cache holds there: queries, copies of states, and the graphs that score and move rows
     uint64_t state_bytes;   // of kv_bytes, sliding windows and recurrent states
+    uint64_t serving_bytes; // what the server that lends it holds besides while it computes; only a planner knows
 };
 
 // The usage of all devices that layers were assigned to, in this order; of those without layers, too.
@@ -30,6 +31,14 @@ struct edgekv_device_usage {
 //   n        : how many devices there are
 EDGEKV_API enum edgekv_status edgekv_context_devices(
         const struct llama_context * ctx, const struct edgekv_cache_params * params,
+        struct edgekv_device_usage * usages, size_t n_usages, size_t * n,
+        char * err, size_t err_size);
+
+// The usage of all devices by a plan that this planner made for a request.
+//   plan      : NULL = write their names alone
+//   usages, n : as of edgekv_context_devices
+EDGEKV_API enum edgekv_status edgekv_planner_devices(
+        struct edgekv_planner * planner, const struct edgekv_plan_request * request, const struct edgekv_plan * plan,
         struct edgekv_device_usage * usages, size_t n_usages, size_t * n,
         char * err, size_t err_size);
 

@@ -34,6 +34,7 @@ void test_custom(const char * model_path, const char * kv_type);
 void test_failures(const char * model_path, const char * kv_type);
 void test_graphs(const char * model_path, const char * kv_type);
 void test_host(const char * model_path, const char * kv_type);
+void test_plan(const char * model_path);
 void test_kernels();
 void test_pools(const char * model_path, const char * kv_type);
 void test_experts();
@@ -627,6 +628,7 @@ int main(int argc, char ** argv) {
         test_snapshot(argv[1], argc > 2 ? argv[2] : "f16");
         test_graphs(argv[1], argc > 2 ? argv[2] : "f16");
         test_host(argv[1], argc > 2 ? argv[2] : "f16");
+        test_plan(argv[1]);
         test_failures(argv[1], argc > 2 ? argv[2] : "f16");
         test_weights_file(argv[1]);
         test_streamed_weights(argv[1]);

@@ -145,9 +145,8 @@ def test_ask_stays_under_the_lowest_ceiling(default_model):
 
 
 MEASURES_ALIKE = f"""
-from edgekv.planning import measure_memory
-measure_memory.counted_bytes = lambda: 100 << 20
-measure_memory.taken_bytes = lambda work: work() or 1 << 20
+from edgekv.planning import estimate
+estimate.measured = lambda: estimate.Measured(100 << 20, 1 << 20, 1 << 20)
 {MAIN}
 """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes as c
-import itertools
 import os
 import re
 import shutil
@@ -16,18 +15,21 @@ from unittest import mock
 import pytest
 from children import LIMIT_S
 from diagonals import diagonal
+from rope_models import ROPE_MODELS
+from unsupported_models import make_zeros
 
 import edgekv
 from edgekv.binding import library, structs
 from edgekv.binding.policy import NativePolicy
-from edgekv.options import KV_TYPES, MOST_THREADS, default_focus
-from edgekv.planning.choice import KV_NAMES
-from edgekv.planning.estimate import cache_params_of
+from edgekv.grammar.masks import planned_bytes
+from edgekv.options import KV_NAMES, KV_TYPES, MOST_THREADS, default_focus
+from edgekv.planning.choice import Request
+from edgekv.planning.estimate import Measured, cache_params_of
+from edgekv.planning.native_request import NativeRequest
 from edgekv.policies import parse_policy
 from edgekv.testing.models.families import make_family
 
-MIB = 1 << 20
-SPARE = 3 * MIB + MIB // 4  # the kernel maps pages of libraries, and takes them back, between two plans
+MIB = ASSUMED_BYTES = 1 << 20
 HEADER = Path(__file__).resolve().parents[2] / "native" / "include" / "edgekv.h"
 # Names in C -> names in Python, if they differ.
 NAMES = {
@@ -37,22 +39,29 @@ NAMES = {
     "repack": "repacking",
     "slot": "slots",
     "output": "outputs",
-    "reserved": "swap",
+    "reserved": "grammars",
 }
-MEASURED = ("python", "vocabulary", "graphs", "rounding")
+
+
+def default_request():
+    request = structs.PlanRequest()
+    library.load().edgekv_plan_request_init(c.byref(request), c.sizeof(request))
+    return request
 
 
 def request_of(**fields):
-    """Return a request of one thread, at its defaults but for some fields; a policy is one of `structs`."""
-    request = structs.PlanRequest()
-    library.load().edgekv_plan_request_init(c.byref(request), c.sizeof(request))
-    for name, value in {"n_threads": 1, **fields}.items():
+    """Return a request of C; other fields are its defaults, and a policy is one of `structs`. It assumes what is
+    measured, so plans can be compared.
+    """
+    request = default_request()
+    assumed = {"host_bytes": 50 * MIB, "vocabulary_bytes": ASSUMED_BYTES, "graph_bytes": ASSUMED_BYTES}
+    for name, value in {"n_threads": 1, **assumed, **fields}.items():
         setattr(request, name, c.pointer(value) if isinstance(value, structs.Policy) else value)
     return request
 
 
 def c_plan(path, **fields):
-    """Return the plan of edgekv_plan_make; other fields of the request are its defaults."""
+    """Return the plan of edgekv_plan_make."""
     request, plan = request_of(**fields), structs.Plan()
     library.call("edgekv_plan_make", str(path).encode(), c.byref(request), c.byref(plan))
     return plan
@@ -69,21 +78,10 @@ def planned_alike(path, of_c, **options):
 
     C takes the same policy for every model, and makes no drafts, unless the program names another.
     """
-    parts, setting = parts_of(of_c), of_c.setting
-    options = {"policy": "keydiff", "prompt_lookup": "off"} | options
-
-    def planned(*taken, **options):
-        """taken: bytes of the vocabulary and of a reserved graph"""
-        taken = itertools.chain(taken[:1], itertools.repeat(taken[1]))
-        with (
-            mock.patch("edgekv.planning.measure_memory.counted_bytes", return_value=parts["python"]),
-            mock.patch("edgekv.planning.measure_memory.taken_bytes", lambda work: work() or next(taken)),
-        ):
-            return edgekv.plan(path, threads=1, swap_bytes=0, **options)
-
-    named = {"budget": setting.budget, "block": setting.block, "kv_type": KV_NAMES[setting.kv_type]}
-    of_running_graphs = planned(0, 0, memory=1 << 40, repack=bool(setting.repack), **options | named).parts.graphs
-    return planned(parts["vocabulary"], parts["graphs"] - of_running_graphs, memory=of_c.ceiling_bytes, **options)
+    found = Measured(of_c.parts.host_bytes, ASSUMED_BYTES, ASSUMED_BYTES)
+    options = {"policy": "keydiff", "prompt_lookup": "off", "threads": 1, "swap_bytes": 0} | options
+    with mock.patch("edgekv.planning.estimate.measured", return_value=found):
+        return edgekv.plan(path, memory=of_c.ceiling_bytes, **options)
 
 
 def check_equal(of_c, of_python):
@@ -92,15 +90,13 @@ def check_equal(of_c, of_python):
     assert (KV_NAMES[setting.kv_type], bool(setting.repack)) == (of_python.kv_type, of_python.repack)
     assert (of_c.layout.n_cells, of_c.layout.n_cells_max) == (of_python.n_cells, of_python.n_cells_max)
     assert (of_c.cell_bytes, of_c.n_ctx_train) == (of_python.cell_bytes, of_python.n_ctx_train)
-    parts, expected = parts_of(of_c) | {"grammars": 0}, asdict(of_python.parts)  # C programs have no grammars
-    assert {name: n for name, n in parts.items() if name not in MEASURED} == {
-        name: n for name, n in expected.items() if name not in MEASURED
-    }
+    parts = parts_of(of_c)
+    assert parts == asdict(of_python.parts)
     assert of_c.peak_bytes == sum(parts.values()) == of_python.peak_bytes <= of_c.ceiling_bytes
 
 
-def ceiling_of(path, budget, *, spare=SPARE, **fields):
-    """Bytes that a budget needs, and spare ones: what is measured may be some MiB more in the next plan."""
+def ceiling_of(path, budget, *, spare=0, **fields):
+    """Bytes that a budget needs, and spare ones."""
     return c_plan(path, ceiling_bytes=1 << 40, budget=budget, **fields).peak_bytes + spare
 
 
@@ -112,27 +108,13 @@ def test_a_named_type_has_the_same_cells(tiny_model, kv_type):
     check_equal(plan, planned_alike(path, plan, kv_type=kv_type))
 
 
-def check_left_open(path, budget):
-    """Python and C choose alike under a ceiling that a budget of f16 needs, or one that is a little higher."""
-    for i in range(6):  # C measures each type of cache, and one of them may come to lie on the other side of a MiB
-        ceiling = ceiling_of(path, budget, kv_type=KV_TYPES["f16"], block=32, spare=MIB // 4 + i * MIB // 8)
-        plan = c_plan(path, ceiling_bytes=ceiling)
-        of_python = planned_alike(path, plan)
-        if plan.setting.budget == of_python.budget_cells:
-            break
-    focus = NativePolicy(parse_policy(default_focus())).fields.as_dict()
-    assert plan.probe_policy.as_dict() == focus
-    check_equal(plan, of_python)
-
-
 @pytest.mark.parametrize(("budget", "quantization"), diagonal([150, 400, 4000], ["F32", "Q4_0"]))
 def test_what_is_left_open_is_chosen_alike(tiny_model, quantization, budget):
-    """In a process of its own: in one that has run much, what C measures of a type depends on holes in the heap."""
     path = tiny_model(n_layer=8, n_head_kv=4, head_dim=128, n_ctx_train=1 << 14, quantization=quantization)
-    code = f"import sys; sys.path[:0] = {sys.path!r}; from test_c_plan import check_left_open; "
-    code += f"check_left_open({str(path)!r}, {budget})"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT_S)
-    assert ended.returncode == 0, ended.stderr
+    ceiling = ceiling_of(path, budget, kv_type=KV_TYPES["f16"], block=32, spare=MIB // 4)
+    plan = c_plan(path, ceiling_bytes=ceiling)
+    assert plan.probe_policy.as_dict() == NativePolicy(parse_policy(default_focus())).fields.as_dict()
+    check_equal(plan, planned_alike(path, plan))
 
 
 @pytest.mark.parametrize("spec", ["h2o", "snapkv+critical", "keydiff+caote", "snapkv+ada", "ahakv+pyramid+ada"])
@@ -145,6 +127,26 @@ def test_policies_without_probes(tiny_model, spec):
     }
     plan = c_plan(path, ceiling_bytes=ceiling_of(path, 600, **fields), **fields)
     check_equal(plan, planned_alike(path, plan, policy=policy, focus=False))
+
+
+@pytest.mark.parametrize(
+    ("fields", "options"),
+    [
+        ({"n_draft": 3}, {"prompt_lookup": "on"}),
+        ({"n_slots": 4}, {"parallel": 4}),
+        ({"n_recalled": 64, "probe_scores": 0}, {"archive": "1GiB"}),
+        ({"n_recalled": 64, "probe_scores": 0, "n_spare": 20}, {"archive": "1GiB", "evict_every": 20}),
+        ({"swap_memory_bytes": 64 * MIB}, {"swap_memory": "64MiB"}),
+        ({"swap_disk_bytes": 1 << 30, "swap_buffer_bytes": MIB // 2}, {"swap_bytes": "1GiB"}),
+        ({"n_ubatch": 32, "least_block": 32}, {"ubatch": 32}),
+        ({"reserved_bytes": planned_bytes(512, 1)}, {"grammars": True}),
+    ],
+    ids=str,
+)
+def test_what_a_program_holds_beside_its_cells(tiny_model, fields, options):
+    path = tiny_model(n_layer=2, head_dim=32, n_ctx_train=1 << 14)
+    plan = c_plan(path, ceiling_bytes=ceiling_of(path, 600, **fields), **fields)
+    check_equal(plan, planned_alike(path, plan, **options))
 
 
 # sliding windows, recurrent states, nothing to evict, latents, layers that read the rows of others
@@ -178,14 +180,21 @@ def test_what_is_opened_takes_what_was_planned(tiny_model):
     llama.llama_model_free(model)
 
 
+# C programs name a ceiling, take one thread for each processor, and swap out what they swap by themselves.
+OF_PYTHON = {"ceiling_bytes", "n_threads", "swap_disk_bytes", "swap_buffer_bytes"}
+POLICIES, POINTERS = {"policy", "probe_policy"}, {"scratch", "limits", "tensor_split"}
+
+
 def test_defaults_are_those_of_python(tiny_model):
-    request, options = request_of(), edgekv.Options()
+    def plain(fields):
+        pointers = {name: bool(getattr(fields, name)) for name in POINTERS}
+        return {name: n for name, n in fields.as_dict().items() if name not in OF_PYTHON | POLICIES} | pointers
+
+    of_python = NativeRequest(Request.of(), 0).fields
+    assert plain(default_request()) == plain(of_python)
     plan = c_plan(tiny_model(n_layer=2, head_dim=32), ceiling_bytes=1 << 40)
-    assert plan.policy.as_dict() == NativePolicy(options.parsed_policy).fields.as_dict()
-    focus = NativePolicy(parse_policy(default_focus())).fields.as_dict()
-    assert plan.probe_policy.as_dict() == focus
-    assert (request.n_probe, request.n_sink) == (options.probe_cells, options.sinks)
-    assert request.n_recent == options.recent_cells(512)
+    for name in POLICIES:
+        assert getattr(plan, name).as_dict() == getattr(of_python, name).contents.as_dict()
     (limit,) = re.findall(r"#define EDGEKV_HEAD_LIMIT (\d+)", HEADER.read_text())
     assert int(limit) == structs.HEAD_LIMIT
 
@@ -195,7 +204,7 @@ def test_defaults_are_those_of_python(tiny_model):
 
 def refused(path, **fields):
     """Status, message and plan of a request that fails."""
-    request = request_of(**{"ceiling_bytes": 1 << 40, **fields})
+    request = request_of(**{"ceiling_bytes": 1 << 40} | fields)
     plan, err = structs.Plan(), c.create_string_buffer(1024)
     status = library.load().edgekv_plan_make(str(path).encode(), c.byref(request), c.byref(plan), err, 1024)
     return library.load().edgekv_status_name(status).decode(), err.value.decode(), plan
@@ -208,7 +217,7 @@ def test_a_ceiling_that_holds_nothing(tiny_model):
     assert message.startswith(f"ceiling_bytes = {MIB} (1.0 MiB) does not hold {path.name} with a budget of 37 cells")
     assert f"raise ceiling_bytes to {plan.peak_bytes}, or choose a smaller model" in message
     assert plan.setting.budget == 37
-    assert c_plan(path, ceiling_bytes=plan.peak_bytes + SPARE).setting.budget >= 37
+    assert c_plan(path, ceiling_bytes=plan.peak_bytes).setting.budget >= 37
 
 
 def test_a_budget_that_does_not_fit(tiny_model):
@@ -259,6 +268,14 @@ def test_a_type_that_the_model_cannot_have(tiny_model):
     status, message, _ = refused(path, kv_type=KV_TYPES["q8_0"])
     assert (status, "multiple of 32 elements, but those of the model have 48" in message) == ("invalid argument", True)
     assert c_plan(path, ceiling_bytes=ceiling_of(path, 100)).setting.kv_type == KV_TYPES["f16"]
+
+
+def test_a_model_whose_keys_cannot_be_turned(tmp_path):
+    path = make_zeros(tmp_path / "gpt2.gguf", "gpt2", ROPE_MODELS["gpt2"])
+    plan = c_plan(path, ceiling_bytes=1 << 32, budget=64, block=32)
+    assert (plan.cache.repositions, plan.n_tokens_max) == (0, plan.n_ctx_train)
+    status, message, _ = refused(path, budget=64, block=32, repositions=2)
+    assert (status, "architecture 'gpt2' has no RoPE" in message) == ("unsupported", True)
 
 
 def test_files_that_are_no_models(tmp_path, tiny_model):

@@ -128,3 +128,5 @@ def test_a_vocabulary_that_lacks_its_first_or_last_token_is_refused(tmp_path, na
     path = write_vocabulary(tmp_path / "model.gguf", **changes)
     with pytest.raises(InvalidModelError, match="texts begin or end with a token that the file does not name"):
         Model(path, Options(), no_alloc=True)
+    with pytest.raises(InvalidModelError, match="texts begin or end with a token that the file does not name"):
+        edgekv.plan(path, memory="4GiB")

@@ -28,7 +28,6 @@ import edgekv
 from edgekv.binding import library
 from edgekv.devices import devices
 from edgekv.devices.server import private_address
-from edgekv.planning.device_shares import shares_of
 from edgekv.planning.estimate import cache_params_of
 
 HERE = Path(__file__).parent
@@ -80,7 +79,7 @@ def test_the_cache_lies_on_the_device(tiny_model, device):
         assert runtime.plan.device_bytes > runtime.plan.kv_bytes
         assert runtime.context.memory().device_bytes <= runtime.plan.device_bytes
         context, params = runtime.context, cache_params_of(runtime.options)
-        (share,) = shares_of(context, params, (), 0)
+        (share,) = runtime.plan.devices
         shape = context.shape()
         scoring = library.load().edgekv_cache_estimate_device_bytes(c.byref(shape), c.byref(params))
         assert share.scoring == scoring > 0

@@ -17,6 +17,7 @@ from waiting import until
 import edgekv
 from edgekv.generation.sampler import GREEDY
 from edgekv.loop import slot_turns
+from edgekv.planning.estimate import Measured
 from edgekv.sessions.stored_snapshot import StoredSnapshot
 
 POLICIES = ["keydiff", "h2o", "ahakv", "snapkv(window=16, carry=0.65)", "keydiff+critical", "snapkv+ada", "replay+ada"]
@@ -429,7 +430,7 @@ def test_room_that_cannot_work_is_refused(open_runtime, monkeypatch, tmp_path, o
 
 def test_a_runtime_for_one_session_loses_no_cells(tiny_model, monkeypatch):
     """By plans that measure the same of this process."""
-    monkeypatch.setattr("edgekv.planning.measure_memory.counted_bytes", lambda: 50 << 20)
+    monkeypatch.setattr("edgekv.planning.estimate.measured", lambda: Measured(50 << 20, 1 << 20, 1 << 20))
     path = tiny_model(n_layer=2, n_ctx_train=1 << 20, head_dim=64)
     options = {"kv_type": "f16", "block": 32}
     memory = edgekv.plan(path, memory="4GiB", budget=4000, swap_bytes=0, **options).peak_bytes

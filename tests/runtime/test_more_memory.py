@@ -8,7 +8,7 @@ import pytest
 
 from edgekv.models.outline import write_outline
 from edgekv.models.suggested import SUGGESTED, Tokenizer
-from edgekv.planning.choice import Request, choose
+from edgekv.planning.choice import Request
 from edgekv.planning.estimate import Estimator
 
 MIB = 1 << 20
@@ -34,7 +34,7 @@ class Ceilings:
     def plan(self, mib):
         if mib not in self._plans:
             options = replace(self.request.options, memory=mib * MIB)
-            self._plans[mib] = choose(self.estimates, replace(self.request, options=options))
+            self._plans[mib] = self.estimates.best(replace(self.request, options=options))
         return self._plans[mib]
 
     def peak(self, **named):

@@ -3,6 +3,8 @@ them: what is kept, and every byte of it, is what the host's own kernels leave."
 
 from __future__ import annotations
 
+import ctypes as c
+
 import numpy as np
 import pytest
 import test_before_rope
@@ -17,8 +19,10 @@ from test_ragged import rows, tokens_of
 from uneven import UNEVEN
 
 import edgekv
+from edgekv.binding import library
 from edgekv.binding.cache import Cache, CacheSnapshot
 from edgekv.binding.structs import CacheParams
+from edgekv.planning import estimate
 from edgekv.policies import parse_policy
 from edgekv.policies.wrappers import weights_of
 
@@ -111,7 +115,9 @@ def read(path, staging, stage, spec, kv_type, reposition=False, heads=HEADS):
             [block_loop.cache.rows(*at, values=values)[0].tobytes() for values in (False, True)]
             for at in np.ndindex(*heads.values())
         ]
-        assert block_loop.cache.bookkeeping_bytes <= run.runtime.plan.parts.bookkeeping
+        params = estimate.checked_params(run.runtime.context, run.runtime.options)
+        most_bytes = library.load().edgekv_cache_estimate_bytes(c.byref(block_loop.cache.shape), c.byref(params))
+        assert block_loop.cache.bookkeeping_bytes <= most_bytes
         return logits, [[kept.tolist() for kept in layer] for layer in run.kept()], held, block_loop.work
 
 

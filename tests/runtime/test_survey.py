@@ -11,7 +11,7 @@ import pytest
 import edgekv
 from edgekv.binding import library
 from edgekv.planning.alternatives import MORE_BYTES
-from edgekv.planning.estimate import Estimator, cache_params_of
+from edgekv.planning.estimate import Estimator, Measured, cache_params_of
 
 MIB = 1 << 20
 
@@ -24,8 +24,7 @@ def model(tiny_model):
 @pytest.fixture(autouse=True)
 def steady_process(monkeypatch):
     """Fix the measured bytes of this process, which change between two plans, so that plans can be compared."""
-    monkeypatch.setattr("edgekv.planning.measure_memory.counted_bytes", lambda: 50 * MIB)
-    monkeypatch.setattr("edgekv.planning.measure_memory.taken_bytes", lambda work: work() or 0)
+    monkeypatch.setattr("edgekv.planning.estimate.measured", lambda: Measured(50 * MIB, MIB, MIB))
 
 
 def budget(model, memory, **options):
@@ -109,28 +108,32 @@ def test_a_runtime_runs_what_was_planned(model):
         assert runtime.context.memory().kv_bytes == plan.parts.kv
 
 
-def test_estimates_are_made_once(model, monkeypatch):
+def test_ceilings_change_no_part_of_a_plan(model):
     options = edgekv.Options(budget=100)
     with Estimator(model, options) as estimates:
         first = estimates.plan(options)
-        monkeypatch.setattr(Estimator, "_estimate", lambda *_: pytest.fail("estimated again"))
         again = estimates.plan(edgekv.Options(budget=100, memory="1GiB", device_memory="1MiB"))
     assert (again.parts, again.ceiling_bytes) == (first.parts, 1 << 30)
 
 
-def test_a_plan_loads_the_vocabulary_once(model, monkeypatch):
+@pytest.fixture
+def made(model):
+    """Lines of llama.cpp's log, which say what it makes."""
+    llama, lines = library.bindings(), []
+    before, data = llama.llama_log_callback(), ctypes.c_void_p()
+    llama.llama_log_get(ctypes.byref(before), ctypes.byref(data))
+    noted = llama.llama_log_callback(lambda _level, text, _data: lines.append(text))
+    llama.llama_log_set(noted, None)
+    yield lines
+    llama.llama_log_set(before, data)
+
+
+def test_a_plan_loads_the_vocabulary_once(model, made):
     """A model with nothing to repack is the same with repacked weights and without."""
-    loads = []
-    load = edgekv.binding.model.Model.__init__
-    monkeypatch.setattr(
-        edgekv.binding.model.Model,
-        "__init__",
-        lambda self, *given, **named: (loads.append(1), load(self, *given, **named))[1],
-    )
     plan = edgekv.plan(model, memory="1GiB", budget=100)
     assert plan.repack is False
     edgekv.survey(model, memory="1GiB", budget=100)
-    assert len(loads) == 2
+    assert sum(b"loaded meta data" in line for line in made) == 2
 
 
 def test_queries_on_a_device_are_counted_there(model):

@@ -48,8 +48,8 @@ SCALARS = {
     **{f"{sign}int{bits}_t": getattr(ctypes, f"c_{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)},
     **{f"enum {name}": ctypes.c_int for name in re.findall(r"^enum (edgekv_\w+) \{", HEADER, re.MULTILINE)},
     "llama_token": ctypes.c_int32,
-    "edgekv_work": structs.Work,
-    "edgekv_setting_fits": structs.SettingFits,
+    "edgekv_setting_spare": structs.SettingSpare,
+    "edgekv_scratch": structs.Scratch,
 }
 DECLARATION = re.compile(r"(?P<type>.*?[\w*]) ?\b(?P<name>\w+)(?:\[(?P<n>\w+)\])?")
 FUNCTION_POINTER = re.compile(r"(?P<result>\w+) \(\*(?P<name>\w+)\)\((?P<parameters>.*)\)")

@@ -1,18 +1,20 @@
-"""The search for the largest budget that fits: the answers of a bisection, from few plans."""
+"""The library's search for the largest budget that fits: the answers of a bisection, from few estimates."""
 
 from __future__ import annotations
 
 import random
 
 import pytest
+from faked_estimates import choose_setting
 
-from edgekv.planning.budget_search import BudgetSearch
+from edgekv.binding import structs
+from edgekv.options import KV_TYPES
 
 MOST = 8000
 
 
 def largest_by_halving(fits, least, most):
-    """Return the largest budget that fits, as the native planner finds it; None if the least one does not."""
+    """Return the largest budget that fits, by bisection; None if the least one does not."""
     if not fits(least):
         return None
     low, high = least, most + 1
@@ -36,24 +38,30 @@ def straight(ceiling):
     return lambda budget: ceiling - 100_000 - 28_330 * budget
 
 
+def searched(spare, least, most, **named):
+    """Return the largest budget that the library finds, or None, and the budgets that it asked for."""
+    asked = []
+
+    def spare_of(setting):
+        asked.append(setting.budget)
+        return spare(setting.budget)
+
+    only = {"block": 128, "kv_type": KV_TYPES["f16"]}
+    choice = structs.Choice(least_budget=least, n_ctx_train=most, **(only | named))
+    found = choose_setting(choice, spare_of, largest=not named)
+    return None if found is None else found.budget, asked
+
+
 @pytest.mark.parametrize("least", [1, 37, 4001])
-@pytest.mark.parametrize(("shape", "most_plans"), [(straight, 5), (bent, 8), (stepped, 10 + 13)])
-def test_a_few_plans_give_the_answers_of_a_bisection(shape, most_plans, least):
+@pytest.mark.parametrize(("shape", "most_asked"), [(straight, 5), (bent, 8), (stepped, 10 + 13)])
+def test_a_few_estimates_give_the_answers_of_a_bisection(shape, most_asked, least):
     for ceiling in random.Random(1).sample(range(260_000_000), 40):
-        spare, planned = shape(ceiling), []
-
-        def noted(budget, spare=spare, planned=planned):
-            planned.append(budget)
-            return spare(budget)
-
-        search = BudgetSearch(noted, MOST)
+        spare = shape(ceiling)
         expected = largest_by_halving(lambda budget, spare=spare: spare(budget) >= 0, least, MOST)
-        assert largest_by_halving(search.fits, least, MOST) == expected
-        assert len(planned) == len(set(planned)) <= most_plans
+        found, asked = searched(spare, least, MOST)
+        assert found == expected
+        assert len(asked) == len(set(asked)) <= most_asked
 
 
-def test_a_named_budget_takes_one_plan():
-    planned = []
-    search = BudgetSearch(lambda budget: planned.append(budget) or 0, MOST)
-    assert search.fits(512)
-    assert planned == [512]
+def test_a_named_budget_takes_one_estimate():
+    assert searched(lambda budget: 0, 1, MOST, budget=512) == (512, [512])

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
+from faked_estimates import CELL_BYTES, Estimates, best_plan
 
 import edgekv
+from edgekv.binding import structs
 from edgekv.errors import CeilingError, ConfigError
 from edgekv.models.head_shares import HeadShares, path_beside
-from edgekv.options import Options
+from edgekv.options import KV_TYPES, Options
 from edgekv.planning import planner
-from edgekv.planning.choice import MOST_DIVIDED, Request, choose
-from edgekv.planning.device_shares import DeviceShare, limited
+from edgekv.planning.choice import MOST_DIVIDED, Request
+from edgekv.planning.estimate import Refusal
 from edgekv.planning.infeasible import infeasible_error
-from edgekv.planning.plan import Parts, Plan
 
-CELL_BYTES = {"f16": 1000, "q8_0": 531, "q4_0": 281}
 FIXED = 100_000
-BLOCK_BYTES = 400  # bytes of the compute buffer, for every token of a block
+BLOCK_BYTES = 400
 TO_REPACK = 60_000  # bytes of FIXED
 LAYER_BYTES = 8_000  # likewise
 
@@ -30,58 +29,12 @@ ENOUGH_CELLS = 2048
 LONG_BLOCK = 512
 
 
-class Estimates:
-    """An Estimator without a model: FIXED bytes, cells, and a compute buffer that grows with the block.
-
-    to_repack: bytes of weights that may be repacked; more: bytes that they then take beyond these
-    n_layers: layers of LAYER_BYTES, which are counted in FIXED, and may be streamed
-    """
-
-    def __init__(self, n_ctx_train=100_000, impossible=(), on_device=0, to_repack=0, more=0, n_layers=0):
-        self.n_layers = n_layers
-        self.to_repack = to_repack
-        self.more = more
-        self.n_ctx_train = n_ctx_train
-        self.impossible = impossible
-        self.on_device = on_device
-
-    def plan(self, options):
-        if options.kv_type in self.impossible:
-            raise ConfigError(f"kv_type={options.kv_type} needs other heads; use kv_type=f16")
-        n_cells = options.budget + options.block
-        n_streamed = options.n_streamed(self.n_layers)
-        kv = n_cells * CELL_BYTES[options.kv_type]
-        parts = dict.fromkeys(Parts.__slots__, 0) | {
-            "weights": FIXED - self.to_repack * options.repack - n_streamed * LAYER_BYTES,
-            "slots": min(n_streamed, 2) * LAYER_BYTES,
-            "kv": 0 if self.on_device else kv,
-            "compute": options.block * BLOCK_BYTES,
-            "repacking": (self.to_repack + self.more) * options.repack,
-        }
-        shares = (DeviceShare("CUDA0", "", 9, False, 0, kv, 0, 0, 0),) if self.on_device else ()
-        return Plan.of(
-            options,
-            model=Path("model.gguf"),
-            n_cells=n_cells,
-            n_cells_max=n_cells,
-            cell_bytes=CELL_BYTES[options.kv_type],
-            session_bytes=kv,
-            n_ctx_train=self.n_ctx_train,
-            n_layers=self.n_layers,
-            n_streamed=n_streamed,
-            streamed_bytes=n_streamed * LAYER_BYTES,
-            token_bytes=n_streamed * LAYER_BYTES,
-            devices=limited(shares, options, ()),
-            parts=Parts(**parts),
-        )
-
-
-def bytes_for(cells, kv_type="f16", block=128):
-    return FIXED + (cells + block) * CELL_BYTES[kv_type] + block * BLOCK_BYTES
+def bytes_for(cells, kv_type="f16", block=128, *, fixed=FIXED, block_bytes=BLOCK_BYTES):
+    return fixed + (cells + block) * CELL_BYTES[kv_type] + block * block_bytes
 
 
 def chosen(memory, estimates=None, **named):
-    plan = choose(estimates or Estimates(), Request.of(memory=memory, **named))
+    plan = best_plan(estimates or Estimates(), memory=memory, **named)
     return None if plan is None else (plan.kv_type, plan.block, plan.budget_cells)
 
 
@@ -106,11 +59,11 @@ def test_cells_before_speed_until_there_are_enough(memory, expected):
     assert chosen(memory) == expected
 
 
-def test_what_a_slower_setting_leaves_free_goes_to_a_more_exact_type(monkeypatch):
+def test_what_a_slower_setting_leaves_free_goes_to_a_more_exact_type():
     """The compute buffer binds here."""
-    monkeypatch.setattr(f"{__name__}.BLOCK_BYTES", 50_000)
-    assert chosen(bytes_for(ENOUGH_CELLS, block=64)) == ("f16", 64, ENOUGH_CELLS)
-    assert chosen(bytes_for(ENOUGH_CELLS, block=64) - 1) == ("q8_0", 64, ENOUGH_CELLS)
+    estimates, least = Estimates(block_bytes=50_000), bytes_for(ENOUGH_CELLS, block=64, block_bytes=50_000)
+    assert chosen(least, estimates) == ("f16", 64, ENOUGH_CELLS)
+    assert chosen(least - 1, estimates) == ("q8_0", 64, ENOUGH_CELLS)
 
 
 def test_f16_where_it_holds_as_much_of_the_trained_context():
@@ -138,12 +91,11 @@ def test_f16_where_it_holds_as_much_of_the_trained_context():
     ],
     ids=str,
 )
-def test_more_memory_never_means_fewer_cells(monkeypatch, block_bytes, shape, named):
-    monkeypatch.setattr(f"{__name__}.BLOCK_BYTES", block_bytes)
-    estimates = Estimates(**shape)
+def test_more_memory_never_means_fewer_cells(block_bytes, shape, named):
+    estimates = Estimates(block_bytes=block_bytes, **shape)
     cells = []
     for memory in np.geomspace(101_000, 4_000_000 + 520 * block_bytes, 60).astype(int).tolist():
-        plan = choose(estimates, Request.of(memory=memory, **named))
+        plan = best_plan(estimates, memory=memory, **named)
         cells.append(0 if plan is None else plan.budget_cells)
         assert plan is None or plan.fits
     assert cells == sorted(cells)
@@ -207,6 +159,12 @@ def test_evictions_every_so_often_need_a_block_of_as_many():
     assert chosen(bytes_for(200, "q8_0", 32), evict_every=64) == ("q8_0", 64, 143)
 
 
+@pytest.mark.parametrize("named", [{"ubatch": 40}, {"parallel": 40}], ids=str)
+def test_a_block_is_no_shorter_than_what_is_decoded_at_once(named):
+    assert chosen(bytes_for(200, "q8_0", 32), **named) == ("q8_0", 64, 143)
+    assert chosen(bytes_for(37, "q8_0", 32), **named) is None
+
+
 def test_types_that_a_model_cannot_have_are_passed_over_unless_named():
     odd = Estimates(impossible=("q8_0", "q4_0"))
     assert chosen(bytes_for(100), odd) == ("f16", 32, 234)
@@ -241,11 +199,8 @@ class LargerDivided(Estimates):
 
     MORE = 10_000
 
-    def allows(self, options):
-        return True
-
-    def suits_drafts(self, options):
-        return False
+    def refusal(self, request):
+        return Refusal(self.plan(replace(request.options, budget=100)), structs.Remedies())
 
     def plan(self, options):
         plan = super().plan(options)
@@ -303,19 +258,19 @@ def test_a_chosen_policy_gives_way_to_what_the_cells_allow(tmp_path, monkeypatch
 def test_options_become_what_was_planned():
     request = Request.of(memory=bytes_for(100), policy="tova")
     assert request.open == {"block", "kv_type", "repack", "resident", "gpu_layers", "tensor_split"}
-    plan = choose(Estimates(), request)
+    plan = Estimates().best(request)
     resolved = plan.resolve(request.options)
     assert (resolved.block, resolved.kv_type, resolved.budget) == (plan.block, plan.kv_type, plan.budget_cells)
     assert resolved.parsed_policy.spec == "tova"
-    again = choose(Estimates(), Request(resolved, frozenset()))
+    again = Estimates().best(Request(resolved, frozenset()))
     assert again == plan
 
 
 # ---- streaming ----
 
 
-def streamed(memory, **named):
-    plan = choose(Estimates(n_layers=10), Request.of(memory=memory, **named))
+def streamed(memory, estimates=None, **named):
+    plan = best_plan(estimates or Estimates(n_layers=10), memory=memory, **named)
     return None if plan is None else (plan.n_streamed, plan.kv_type, plan.block, plan.budget_cells)
 
 
@@ -336,22 +291,21 @@ def test_as_few_layers_are_streamed_as_leave_enough_cells(memory, expected):
     assert streamed(memory) == expected
 
 
-def test_what_a_layer_leaves_free_goes_to_longer_blocks_and_a_more_exact_type(monkeypatch):
+def test_what_a_layer_leaves_free_goes_to_longer_blocks_and_a_more_exact_type():
     """More cells would be lost when the layer comes back."""
-    monkeypatch.setattr(f"{__name__}.FIXED", 50_000_000)
-    monkeypatch.setattr(f"{__name__}.LAYER_BYTES", 4_000_000)
-    least = bytes_for(ENOUGH_CELLS, "q8_0", 128) - 5 * 4_000_000
-    assert streamed(least) == (7, "q8_0", 128, ENOUGH_CELLS)
-    more = bytes_for(ENOUGH_CELLS, "f16", LONG_BLOCK) - 5 * 4_000_000
-    assert streamed(more) == (7, "f16", LONG_BLOCK, ENOUGH_CELLS)
-    assert streamed(least + 4_000_000) == (6, "q8_0", 128, ENOUGH_CELLS)
+    estimates = Estimates(n_layers=10, fixed=50_000_000, layer_bytes=4_000_000)
+    least = bytes_for(ENOUGH_CELLS, "q8_0", 128, fixed=50_000_000) - 5 * 4_000_000
+    assert streamed(least, estimates) == (7, "q8_0", 128, ENOUGH_CELLS)
+    more = bytes_for(ENOUGH_CELLS, "f16", LONG_BLOCK, fixed=50_000_000) - 5 * 4_000_000
+    assert streamed(more, estimates) == (7, "f16", LONG_BLOCK, ENOUGH_CELLS)
+    assert streamed(least + 4_000_000, estimates) == (6, "q8_0", 128, ENOUGH_CELLS)
 
 
-def test_a_full_block_where_layers_are_streamed(monkeypatch):
+def test_a_full_block_where_layers_are_streamed():
     """A short block would have them read again more often."""
-    monkeypatch.setattr(f"{__name__}.BLOCK_BYTES", 0)
-    assert streamed(SHORT - 32 * 400 - 1)[:3] == (9, "q8_0", 128)
-    assert streamed(SHORT - 32 * 400 - 1, block=64)[:3] == (5, "q8_0", 64)
+    estimates = Estimates(n_layers=10, block_bytes=0)
+    assert streamed(SHORT - 32 * 400 - 1, estimates)[:3] == (9, "q8_0", 128)
+    assert streamed(SHORT - 32 * 400 - 1, estimates, block=64)[:3] == (5, "q8_0", 64)
 
 
 def test_layers_that_a_user_names_or_rules_out():
@@ -381,7 +335,7 @@ def test_layers_that_a_user_names_or_rules_out():
 )
 def test_weights_are_repacked_unless_a_user_says_otherwise(given, repacked):
     request = Request.of(memory=bytes_for(1000, "q8_0", 32), **given)
-    plan = choose(Estimates(to_repack=TO_REPACK), request)
+    plan = Estimates(to_repack=TO_REPACK).best(request)
     assert (plan.repack, plan.mmap) == (repacked, not repacked)
     resolved = plan.resolve(request.options)
     assert (resolved.repack, resolved.mmap) == (repacked, not repacked)
@@ -396,16 +350,16 @@ def test_repacking_takes_neither_cells_nor_types_nor_blocks(memory):
 def test_weights_stay_mapped_where_only_they_fit():
     estimates = Estimates(to_repack=TO_REPACK, more=bytes_for(1000))
     memory = bytes_for(1000, "q8_0", 32)
-    mapped = choose(estimates, Request.of(memory=memory, repack=False))
-    assert choose(estimates, Request.of(memory=memory)) == mapped
+    mapped = best_plan(estimates, memory=memory, repack=False)
+    assert best_plan(estimates, memory=memory) == mapped
     assert mapped.budget_cells == 1000
-    assert choose(estimates, Request.of(memory=memory, repack=True)) is None
+    assert best_plan(estimates, memory=memory, repack=True) is None
 
 
 @pytest.mark.parametrize("given", [{}, {"mmap": False}])
 def test_a_model_with_nothing_to_repack_is_planned_as_before(given):
-    plan = choose(Estimates(), Request.of(memory=bytes_for(1000), **given))
-    assert plan == choose(Estimates(), Request.of(memory=bytes_for(1000), repack=False, **given))
+    plan = best_plan(Estimates(), memory=bytes_for(1000), **given)
+    assert plan == best_plan(Estimates(), memory=bytes_for(1000), repack=False, **given)
     assert (plan.repack, plan.mmap) == (False, not given)
 
 
@@ -418,27 +372,24 @@ def test_repacked_weights_are_not_mapped():
 # ---- refusals, and a device's ceiling ----
 
 
-def refused(memory, estimates=None, **named):
-    request = Request.of(memory=memory, **named)
-    estimates = estimates or Estimates()
-    assert choose(estimates, request) is None
-    error = infeasible_error(estimates, request)
+def refused(plan, request, **remedies):
+    error = infeasible_error(request, Refusal(plan, structs.Remedies(**remedies)))
     assert isinstance(error, CeilingError)
     return error
 
 
 def test_a_refusal_names_what_is_least_over_and_what_would_fit():
-    error = refused(bytes_for(100), budget=5000)
+    request = Request.of(memory=bytes_for(100), budget=5000)
+    least = Estimates().plan(replace(request.options, kv_type="q8_0", block=32))
+    error = refused(least, request, budget=301)
     assert error.required_bytes == bytes_for(5000, "q8_0", 32)
     assert error.ceiling_bytes == bytes_for(100)
     assert "with a budget of 5000 cells (kv_type=q8_0, block=32)" in str(error)
-    largest = (bytes_for(100) - FIXED - 32 * BLOCK_BYTES) // CELL_BYTES["q8_0"] - 32
-    assert f"lower the budget to {largest}, or raise the ceiling to 3MiB" in str(error)
-    assert chosen(bytes_for(100), budget=largest) == ("q8_0", 32, largest)
-    refused(bytes_for(100), budget=largest + 1)
-    error = refused(bytes_for(2000) - 1, budget=2000, kv_type="f16", block=128)
+    assert "lower the budget to 301, or raise the ceiling to 3MiB" in str(error)
+    error = refused(least, request, budget=1999, kv_type=KV_TYPES["q8_0"], block=32)
     assert "lower the budget to 1999, or use kv_type=q8_0, or use block=32, or raise the ceiling" in str(error)
-    error = refused(FIXED * 3 // 4)
+    small = Request.of(memory=FIXED * 3 // 4)
+    error = refused(Estimates().plan(replace(small.options, budget=37)), small)
     assert "choose a smaller model" in str(error)
     assert "lower the budget" not in str(error)
 
@@ -446,8 +397,11 @@ def test_a_refusal_names_what_is_least_over_and_what_would_fit():
 def test_a_device_has_a_ceiling_of_its_own():
     device = Estimates(on_device=1)
     rows = (300 + 128) * 1000
-    assert chosen("1MiB", device, device_memory=rows, kv_type="f16", block=128, gpu_layers=9) == ("f16", 128, 300)
-    error = refused("1MiB", device, device_memory=rows, budget=301, kv_type="f16", block=128, gpu_layers=9)
+    named = {"device_memory": rows, "kv_type": "f16", "block": 128, "gpu_layers": 9}
+    assert chosen("1MiB", device, **named) == ("f16", 128, 300)
+    request = Request.of(memory="1MiB", budget=301, **named)
+    assert device.best(request) is None
+    error = refused(device.plan(request.options), request, budget=300)
     assert (error.required_bytes, error.ceiling_bytes) == (rows + 1000, rows)
     of = "9 layers of model.gguf with a budget of 301 cells: "
     assert str(error).startswith(f"device_memory=0.4 MiB of CUDA0 does not hold {of}")

@@ -71,8 +71,8 @@ def layout(made):
 
 def choose(choice):
     chosen = structs.Setting()
-    fits = structs.SettingFits(lambda _user_data, setting: setting.contents.budget <= 20)
-    library.call("edgekv_plan_choose", pointer(choice), fits, None, c.byref(chosen))
+    spare = structs.SettingSpare(lambda _user_data, setting: 20 - setting.contents.budget)
+    library.call("edgekv_plan_choose", pointer(choice), spare, None, c.byref(chosen))
     return chosen.as_dict()
 
 
@@ -84,6 +84,13 @@ def plan(request, plan=None):
     return True
 
 
+def plan_beside(limits, n_limits=1):
+    """Plan with limits of devices, which begin at this one."""
+    return plan(structs.PlanRequest(**REQUESTED, limits=c.pointer(limits), n_limits=n_limits))
+
+
+REQUESTED = {"ceiling_bytes": 1 << 30, "n_ubatch": 128, "n_slots": 1}
+LIMIT = structs.DeviceLimit(b"CUDA0", 1 << 30, 0)
 CHOICE = structs.Choice(n_layers=4, n_ctx_train=100, least_budget=8, least_block=1, block=32, kv_type=1, n_streamed=0)
 # a struct that is whole, the member that it may end before, and what takes it
 TAKEN = {
@@ -97,7 +104,8 @@ TAKEN = {
     "cache_params": (structs.CacheParams(), "slot", lambda params: needs_of(TOVA, params)),
     "layout": (structs.Layout(), "n_slots", layout),
     "choice": (CHOICE, "repositions", choose),
-    "plan_request": (structs.PlanRequest(1 << 30), "reserved_bytes", plan),
+    "plan_request": (structs.PlanRequest(**REQUESTED), "reserved_bytes", plan),
+    "device_limit": (LIMIT, "serving_bytes", plan_beside),
 }
 
 
@@ -137,6 +145,18 @@ def test_a_longer_struct_is_refused_if_it_holds_what_nobody_knows(name):
         taken(longer(struct, 1))
 
 
+@pytest.mark.parametrize("n_bytes", [structs.DeviceLimit.serving_bytes.offset, c.sizeof(structs.DeviceLimit) + 16])
+def test_elements_of_an_array_lie_as_far_apart_as_a_program_has_them(n_bytes):
+    one = bytes(longer(LIMIT, 0)) + bytes(16)
+    room = (c.c_char * (3 * n_bytes)).from_buffer_copy((one[:n_bytes] * 2).ljust(3 * n_bytes, bytes([UNKNOWN])))
+    for i in range(2):
+        structs.DeviceLimit.from_buffer(room, i * n_bytes).n_bytes = n_bytes
+    limits = structs.DeviceLimit.from_buffer(room)
+    assert plan_beside(limits, 2)
+    with pytest.raises(ConfigError, match="is not the size of a struct edgekv_device_limit"):
+        plan_beside(limits, 3)
+
+
 @pytest.mark.parametrize("n_bytes", [0, 3, 1 << 20, (1 << 32) - 1])
 @pytest.mark.parametrize("name", TAKEN)
 def test_a_struct_that_was_never_filled_in_is_refused(name, n_bytes):
@@ -149,7 +169,7 @@ def test_a_struct_that_was_never_filled_in_is_refused(name, n_bytes):
 def test_a_plan_of_another_size_is_refused(change):
     """Other structs lie in it, and would lie elsewhere."""
     with pytest.raises(ConfigError, match=r"plan.n_bytes = .*, but a plan has"):
-        plan(structs.PlanRequest(1 << 30), cut(structs.Plan(), c.sizeof(structs.Plan) + change))
+        plan(structs.PlanRequest(**REQUESTED), cut(structs.Plan(), c.sizeof(structs.Plan) + change))
 
 
 @pytest.mark.parametrize("struct", structs.Input.__subclasses__())

@@ -9,6 +9,7 @@ import threading
 
 import pytest
 from children import LIMIT_S
+from faked_estimates import choose_setting
 from interrupted import Interrupt, interrupted_at, interruptions
 
 from edgekv.binding import structs
@@ -17,7 +18,6 @@ from edgekv.binding.model import Model
 from edgekv.errors import ConfigError, NativeError
 from edgekv.memory import process
 from edgekv.options import KV_TYPES, Options
-from edgekv.planning.choice import choose_setting
 
 PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)
 
@@ -149,9 +149,9 @@ def test_a_planner_may_be_interrupted_anywhere(in_thread):
     """The library may take any answer for a fit, so the interrupt counts even where it chose a setting."""
 
     def plan():
-        return choose_setting(choice(), lambda setting: setting.budget <= 100)
+        return choose_setting(choice(), lambda setting: 100 - setting.budget)
 
-    *cut, whole = interruptions(Callback._answer, plan, opcodes=True, step=7, run=in_thread)
+    *cut, whole = interruptions(Callback._answer, plan, opcodes=True, step=3, run=in_thread)
     assert all(result is raised for raised, result in cut)
     assert len(cut) > 50
     assert whole[1].budget == 100
@@ -163,7 +163,7 @@ def test_what_a_model_cannot_have_does_not_fit():
     def refuse(setting):
         if setting.kv_type == KV_TYPES["q8_0"]:
             raise ConfigError("no q8_0")
-        return setting.kv_type == KV_TYPES["f16"] and setting.budget <= 100
+        return 100 - setting.budget if setting.kv_type == KV_TYPES["f16"] else -1
 
     assert choose_setting(choice(kv_type=0), refuse).kv_type == KV_TYPES["f16"]
     with pytest.raises(ConfigError, match="no q8_0"):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from test_choice import Estimates
+from faked_estimates import Estimates, best_plan
 
 from edgekv import CeilingExceededError
 from edgekv.engine import memory_guard
 from edgekv.engine.memory_guard import MemoryGuard
-from edgekv.planning.choice import Request, choose
 
 MIB = 1 << 20
 CEILING = 256 * MIB
@@ -28,7 +27,7 @@ def system(monkeypatch):
 
 @pytest.fixture
 def plan():
-    return choose(Estimates(), Request.of(memory=CEILING, budget=300))
+    return best_plan(Estimates(), memory=CEILING, budget=300)
 
 
 def test_a_peak_at_the_ceiling_is_none_too_high(system, plan):

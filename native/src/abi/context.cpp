@@ -75,6 +75,13 @@ void require_streamable(const WeightsFile & file, const llama_model_params & par
     }
 }
 
+// llama.cpp would abort at the first text.
+void require_framing(const llama_vocab & vocab) {
+    if ((vocab.get_add_bos() && vocab.token_bos() == LLAMA_TOKEN_NULL) || (vocab.get_add_eos() && vocab.token_eos() == LLAMA_TOKEN_NULL)) {
+        throw Error(EDGEKV_STATUS_MODEL_INVALID, "texts begin or end with a token that the file does not name");
+    }
+}
+
 // NULL if all weights stay in memory. file: NULL if nothing is read again
 std::shared_ptr<StreamedWeights> streamed_weights(const std::shared_ptr<const WeightsFile> & file, const llama_model_params & params,
                                                   uint32_t n_streamed) {
@@ -119,6 +126,7 @@ enum edgekv_status edgekv_model_load(const char * path, const struct llama_model
             if (!loaded) {
                 throw Error(EDGEKV_STATUS_MODEL_INVALID, reasons.text());
             }
+            require_framing(loaded->vocab);
             if (file) {
                 file->require_current(); // llama.cpp opened the path itself
             }

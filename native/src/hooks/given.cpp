@@ -21,6 +21,7 @@ template <> constexpr Kind kind<edgekv_cache_params>      = { "edgekv_cache_para
 template <> constexpr Kind kind<edgekv_cells>             = { "edgekv_cells", offsetof(edgekv_cells, accumulated) };
 template <> constexpr Kind kind<edgekv_choice>            = { "edgekv_choice", offsetof(edgekv_choice, ragged) };
 template <> constexpr Kind kind<edgekv_compaction_params> = { "edgekv_compaction_params", offsetof(edgekv_compaction_params, probed) };
+template <> constexpr Kind kind<edgekv_device_limit>      = { "edgekv_device_limit", offsetof(edgekv_device_limit, serving_bytes) };
 template <> constexpr Kind kind<edgekv_layout>            = { "edgekv_layout", offsetof(edgekv_layout, n_probe) };
 template <> constexpr Kind kind<edgekv_part>              = { "edgekv_part", sizeof(edgekv_part) };
 template <> constexpr Kind kind<edgekv_plan>              = { "edgekv_plan", sizeof(edgekv_plan) };
@@ -82,6 +83,12 @@ template <> edgekv_layout default_of<edgekv_layout>() {
     return layout;
 }
 
+template <> edgekv_device_limit default_of<edgekv_device_limit>() {
+    edgekv_device_limit limit = zeros<edgekv_device_limit>();
+    limit.allowed_bytes       = UINT64_MAX;
+    return limit;
+}
+
 template <> edgekv_choice default_of<edgekv_choice>() {
     edgekv_choice choice = zeros<edgekv_choice>();
     choice.least_budget  = 1;
@@ -103,10 +110,14 @@ template <> edgekv_plan default_of<edgekv_plan>() {
 template <> edgekv_plan_request default_of<edgekv_plan_request>() {
     edgekv_plan_request request = zeros<edgekv_plan_request>();
     request.n_probe             = 64;
+    request.probe_scores        = 1;
     request.n_sink              = 4;
     request.n_recent            = 32;
+    request.least_block         = 1;
     request.repack              = -1;
     request.n_streamed          = -1;
+    request.n_ubatch            = 128; // larger ones read no faster, and their activations take memory
+    request.n_slots             = 1;
     request.repositions         = 1;
     return request;
 }
@@ -144,6 +155,7 @@ EDGEKV_GIVEN(edgekv_cache_params)
 EDGEKV_GIVEN(edgekv_cells)
 EDGEKV_GIVEN(edgekv_choice)
 EDGEKV_GIVEN(edgekv_compaction_params)
+EDGEKV_GIVEN(edgekv_device_limit)
 EDGEKV_GIVEN(edgekv_layout)
 EDGEKV_GIVEN(edgekv_part)
 EDGEKV_GIVEN(edgekv_plan)

@@ -34,14 +34,7 @@ void require_heads(const llama_model & model, int32_t kv_type) {
 Model load(const char * path, const llama_model_params & params, uint32_t n_streamed) {
     llama_backend_init();
     llama_model * model = nullptr;
-    try {
-        checked(edgekv_model_load, path, &params, n_streamed, &model);
-    } catch (const Error & error) {
-        if (error.status != EDGEKV_STATUS_MODEL_INVALID) {
-            throw;
-        }
-        throw Error(error.status, std::string(path) + " is refused: " + error.what() + "; give the path of a whole GGUF file");
-    }
+    checked(edgekv_model_load, path, &params, n_streamed, &model);
     return Model(model, llama_model_free);
 }
 
@@ -72,9 +65,11 @@ Model load_model(const char * path, const edgekv_plan & plan) {
     return load(path, params, plan.setting.n_streamed);
 }
 
-Model load_without_weights(const char * path, bool repack) {
+Model load_without_weights(const char * path, bool repack, int32_t gpu_layers, const float * tensor_split) {
     llama_model_params params = unmapped_params(repack);
     params.no_alloc           = true;
+    params.n_gpu_layers       = gpu_layers;
+    params.tensor_split       = tensor_split;
     return load(path, params, 0);
 }
 
@@ -97,11 +92,13 @@ void require_whole(const edgekv_plan & plan) {
     }
 }
 
-Context new_context(const Model & model, const edgekv_plan & plan) {
+Context new_context(llama_model & model, const edgekv_plan & plan) {
+    const uint32_t       n_outputs = std::max(plan.layout.n_slots, 1 + plan.cache.n_draft);
+    const uint32_t       n_cells   = plan.layout.n_cells;
     llama_context_params params;
-    checked(edgekv_context_params_for, model.get(), plan.setting.kv_type, plan.layout.n_cells, plan.n_ubatch, 1u, plan.n_threads, &params);
+    checked(edgekv_context_params_for, &model, plan.setting.kv_type, n_cells, plan.n_ubatch, n_outputs, plan.n_threads, &params);
     llama_context * ctx = nullptr;
-    checked(edgekv_context_new, model.get(), &params, &plan.layout, &ctx);
+    checked(edgekv_context_new, &model, &params, &plan.layout, &ctx);
     return Context(ctx, llama_free);
 }
 
@@ -147,9 +144,9 @@ enum edgekv_status edgekv_plan_open(const char * path, const struct edgekv_plan 
         require(path && plan && model && ctx && cache, "path, plan, model, ctx or cache is NULL");
         require_whole(*plan);
         return_freed_memory();
-        Model loaded = load_model(path, *plan);
+        Model loaded = with_path(path, [&] { return load_model(path, *plan); });
         return_freed_memory(); // what loading took beside the model
-        Context opened = new_context(loaded, *plan);
+        Context opened = new_context(*loaded, *plan);
         checked(edgekv_cache_open, opened.get(), &plan->cache, cache);
         return_freed_memory();
         *ctx   = opened.release();

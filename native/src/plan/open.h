@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <new>
+#include <string>
 
 namespace edgekv {
 
@@ -18,8 +19,8 @@ void require_type(int32_t kv_type);
 // The model of a plan. Throws Error.
 Model load_model(const char * path, const edgekv_plan & plan);
 
-// Its metadata and vocabulary alone. Throws Error.
-Model load_without_weights(const char * path, bool repack);
+// Its metadata and vocabulary alone. tensor_split: of layers over devices; NULL = evenly. Throws Error.
+Model load_without_weights(const char * path, bool repack, int32_t gpu_layers, const float * tensor_split);
 
 // The layout that holds a budget, a block and a probe, as edgekv_layout_for says.
 edgekv_layout layout_for(uint32_t budget, uint32_t block, uint32_t n_probe, uint32_t ragged, uint32_t n_ctx_train);
@@ -28,7 +29,19 @@ edgekv_layout layout_for(uint32_t budget, uint32_t block, uint32_t n_probe, uint
 void require_whole(const edgekv_plan & plan);
 
 // Throws Error(EDGEKV_STATUS_INVALID_ARGUMENT) if the model cannot have the plan's type of cache.
-Context new_context(const Model & model, const edgekv_plan & plan);
+Context new_context(llama_model & model, const edgekv_plan & plan);
+
+// Call what loads a model; a refusal of its file names it, and what to do.
+template <typename Load> auto with_path(const char * path, Load && load) {
+    try {
+        return load();
+    } catch (const Error & error) {
+        if (error.status != EDGEKV_STATUS_MODEL_INVALID) {
+            throw;
+        }
+        throw Error(error.status, std::string(path) + " is refused: " + error.what() + "; give the path of a whole GGUF file");
+    }
+}
 
 // Call an entry point of this library; throws Error with its status and message.
 template <typename Call, typename... Args> void checked(Call call, Args... args) {

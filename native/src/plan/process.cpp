@@ -211,17 +211,6 @@ enum edgekv_status edgekv_process_bytes(uint64_t * n_bytes, char * err, size_t e
     });
 }
 
-enum edgekv_status edgekv_process_taken(edgekv_work work, void * user_data, uint64_t * n_bytes, char * err, size_t err_size) {
-    return guard(err, err_size, [&] {
-        require(work && n_bytes, "work or n_bytes is NULL");
-        *n_bytes = taken_by([&] {
-            if (work(user_data) != 0) {
-                throw Error(EDGEKV_STATUS_INTERNAL, "the callback gave up");
-            }
-        });
-    });
-}
-
 uint64_t edgekv_process_peak_bytes(void) {
     uint64_t n_bytes = 0;
     guard(nullptr, 0, [&] { n_bytes = peak(); });

@@ -30,8 +30,8 @@ uint32_t most_cells(const edgekv_choice & choice, uint32_t block) {
 // Settings with weights repacked, or not.
 class Search {
   public:
-    Search(const edgekv_choice & choice, const Fits & fits, int32_t repack)
-        : choice_(choice), fits_(fits), repack_(repack), blocks_(blocks_to_try()),
+    Search(const edgekv_choice & choice, BudgetSearch & budgets, int32_t repack)
+        : choice_(choice), budgets_(budgets), repack_(repack), blocks_(blocks_to_try()),
           enough_(is_named() ? choice.budget : std::max(choice.least_budget, std::min(enough_cells, most_cells(usual_block())))) {}
 
     Setting best() const {
@@ -153,7 +153,7 @@ class Search {
 
     bool does_fit(const edgekv_setting & setting) const {
         try {
-            return fits_(setting);
+            return budgets_.fits(setting);
         } catch (const Error & error) {
             const int32_t named = choice_.kv_type != 0 ? choice_.kv_type : GGML_TYPE_F16;
             if (error.status != EDGEKV_STATUS_INVALID_ARGUMENT || setting.kv_type == named) {
@@ -164,7 +164,7 @@ class Search {
     }
 
     const edgekv_choice &       choice_;
-    const Fits &                fits_;
+    BudgetSearch &              budgets_;
     const int32_t               repack_;
     const std::vector<uint32_t> blocks_; // the fastest first
     const uint32_t              enough_; // cells
@@ -174,26 +174,27 @@ std::vector<int32_t> repacking_to_try(const edgekv_choice & choice) {
     return choice.repack >= 0 ? std::vector<int32_t>{ choice.repack } : std::vector<int32_t>{ 1, 0 };
 }
 
-} // namespace
-
-std::optional<edgekv_setting> best_setting(const edgekv_choice & choice, const Fits & fits) {
+// The first setting that a search with weights repacked, or not, finds.
+Setting found_by(Setting (Search::*search)() const, const edgekv_choice & choice, const Spare & spare) {
+    BudgetSearch budgets(spare, [&](uint32_t block) { return most_cells(choice, block); });
     for (const int32_t repack : repacking_to_try(choice)) {
-        if (const Setting found = Search(choice, fits, repack).best()) {
+        if (const Setting found = (Search(choice, budgets, repack).*search)()) {
             return found;
         }
     }
     return std::nullopt;
 }
 
-std::optional<edgekv_setting> largest_setting(const edgekv_choice & choice, const Fits & fits) {
+} // namespace
+
+std::optional<edgekv_setting> best_setting(const edgekv_choice & choice, const Spare & spare) {
+    return found_by(&Search::best, choice, spare);
+}
+
+std::optional<edgekv_setting> largest_setting(const edgekv_choice & choice, const Spare & spare) {
     edgekv_choice open = choice;
     open.budget        = 0;
-    for (const int32_t repack : repacking_to_try(choice)) {
-        if (const Setting found = Search(open, fits, repack).largest()) {
-            return found;
-        }
-    }
-    return std::nullopt;
+    return found_by(&Search::largest, open, spare);
 }
 
 } // namespace edgekv
@@ -202,20 +203,20 @@ using namespace edgekv;
 
 namespace {
 
-using Search = std::optional<edgekv_setting> (*)(const edgekv_choice &, const Fits &);
-
-// Search for a setting, with a callback that says which settings fit.
-enum edgekv_status search_by(Search search, const edgekv_choice * choice, edgekv_setting_fits fits, void * user_data,
-                             edgekv_setting * chosen, char * err, size_t err_size) {
+// Search for a setting, with a callback that says what a setting leaves.
+enum edgekv_status search_by(std::optional<edgekv_setting> (*search)(const edgekv_choice &, const Spare &), const edgekv_choice * choice,
+                             edgekv_setting_spare spare, void * user_data, edgekv_setting * chosen, char * err, size_t err_size) {
     return guard(err, err_size, [&] {
-        require(choice && fits && chosen, "choice, fits or chosen is NULL");
+        require(choice && spare && chosen, "choice, spare or chosen is NULL");
         const auto found = search(given(*choice), [&](const edgekv_setting & setting) {
-            const int32_t answer = fits(user_data, &setting);
-            if (answer < 0) {
-                throw answer == -1 ? Error(EDGEKV_STATUS_INVALID_ARGUMENT, "the model cannot have the cache type; name another") :
-                                     Error(EDGEKV_STATUS_INTERNAL, "the callback gave up");
+            const int64_t answer = spare(user_data, &setting);
+            if (answer == EDGEKV_SETTING_IMPOSSIBLE) {
+                throw Error(EDGEKV_STATUS_INVALID_ARGUMENT, "the model cannot have the cache type; name another");
             }
-            return answer != 0;
+            if (answer == EDGEKV_SETTING_GIVE_UP) {
+                throw Error(EDGEKV_STATUS_INTERNAL, "the callback gave up");
+            }
+            return Left{ answer, 0 };
         });
         if (!found) {
             throw Error(EDGEKV_STATUS_OVER_CEILING, "no setting fits; raise the ceiling");
@@ -235,12 +236,12 @@ uint32_t edgekv_plan_most_cells(const struct edgekv_choice * choice, uint32_t bl
     return n_cells;
 }
 
-enum edgekv_status edgekv_plan_choose(const struct edgekv_choice * choice, edgekv_setting_fits fits, void * user_data,
+enum edgekv_status edgekv_plan_choose(const struct edgekv_choice * choice, edgekv_setting_spare spare, void * user_data,
                                       struct edgekv_setting * chosen, char * err, size_t err_size) {
-    return search_by(best_setting, choice, fits, user_data, chosen, err, err_size);
+    return search_by(best_setting, choice, spare, user_data, chosen, err, err_size);
 }
 
-enum edgekv_status edgekv_plan_largest(const struct edgekv_choice * choice, edgekv_setting_fits fits, void * user_data,
+enum edgekv_status edgekv_plan_largest(const struct edgekv_choice * choice, edgekv_setting_spare spare, void * user_data,
                                        struct edgekv_setting * chosen, char * err, size_t err_size) {
-    return search_by(largest_setting, choice, fits, user_data, chosen, err, err_size);
+    return search_by(largest_setting, choice, spare, user_data, chosen, err, err_size);
 }

@@ -2,16 +2,13 @@
 #pragma once
 
 #include "edgekv.h"
+#include "plan/budget_search.h"
 
-#include <functional>
 #include <optional>
 
 namespace edgekv {
 
-// Whether a setting fits. Throws Error(EDGEKV_STATUS_INVALID_ARGUMENT) if the model cannot have it.
-using Fits = std::function<bool(const edgekv_setting &)>;
-
-// None if nothing fits. Throws what `fits` throws; but a type of cache that the model cannot have, and nobody named, does not fit.
+// None if nothing fits. Throws what `spare` throws; but a type of cache that the model cannot have, and nobody named, does not fit.
 //
 // Cells decide until there are enough of them, then speed, then cells again. Enough are 2048, the cells of a trained context
 // that is shorter, or those that are named. From the fastest on, settings come in this order:
@@ -23,9 +20,9 @@ using Fits = std::function<bool(const edgekv_setting &)>;
 //
 // Q8_0 holds nearly twice the cells of F16, so F16 is taken if it has as many cells. The rounding of Q4_0 shows in the output, so
 // it has to be named. All that is done with repacked weights first, which are faster and take the bytes of mapped ones.
-std::optional<edgekv_setting> best_setting(const edgekv_choice & choice, const Fits & fits);
+std::optional<edgekv_setting> best_setting(const edgekv_choice & choice, const Spare & spare);
 
 // The setting with the largest budget of all that fit, of those that are chosen from. Throws what best_setting throws.
-std::optional<edgekv_setting> largest_setting(const edgekv_choice & choice, const Fits & fits);
+std::optional<edgekv_setting> largest_setting(const edgekv_choice & choice, const Spare & spare);
 
 } // namespace edgekv
