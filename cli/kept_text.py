@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from edgekv.conversations.coverage import ARCHIVED, N_LEVELS, levels
 from edgekv.counting import counted
-from edgekv.sessions.coverage import ARCHIVED, N_LEVELS, levels
 
 from .render import printable
 

@@ -89,9 +89,9 @@ def serve(
     """Serve the model to programs that speak the API of OpenAI, Anthropic or Ollama. Ctrl-C ends it."""
     for module in ("starlette", "uvicorn", "pydantic", "prometheus_client", *(["llguidance"] if grammars else [])):
         needed(module, "server")
+    from edgekv.api.server_settings import Settings
     from edgekv.planning.default_memory import default_memory_line
     from edgekv.server.application import Application
-    from edgekv.server.server_settings import Settings
     from edgekv.server.serving import listening, serve
     from edgekv.server.slots import open_runtime
 

@@ -87,7 +87,7 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Replace the file if there is one.")] = False,
 ) -> None:
     """Write what was said in a saved session to a file, without loading the model's weights."""
-    from edgekv.sessions.saved_text import saved_digest, saved_turns  # other commands load no library
+    from edgekv.conversations.saved_text import saved_digest, saved_turns  # other commands load no library
 
     path = existing_path_of(name)
     if not force and Ownership().is_foreign(file):

@@ -37,6 +37,8 @@ __all__ = [
 if TYPE_CHECKING:
     __version__: str
     from . import policies
+    from .conversations.coverage import Shaded
+    from .conversations.snapshot import Snapshot
     from .evals.measured_heads import measure_heads
     from .generation.logprobs import Piece, Token, TokenLogprob
     from .generation.request import Progress
@@ -48,8 +50,6 @@ if TYPE_CHECKING:
     from .prompt.infill import Infill
     from .runtime import Runtime, plan, survey
     from .session import Session
-    from .sessions.coverage import Shaded
-    from .sessions.snapshot import Snapshot
     from .store.log import Turn
 else:
     # Every pytest run imports this package, for the plug-in in it; those who do not use it must not wait for numpy.
@@ -62,8 +62,8 @@ else:
         "Runtime": "runtime",
         "Sampling": "generation.sampler",
         "Session": "session",
-        "Shaded": "sessions.coverage",
-        "Snapshot": "sessions.snapshot",
+        "Shaded": "conversations.coverage",
+        "Snapshot": "conversations.snapshot",
         "Stats": "generation.stats",
         "Survey": "planning.alternatives",
         "Token": "generation.logprobs",

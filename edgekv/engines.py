@@ -6,6 +6,7 @@ import warnings
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+from .conversations.local_engine import LocalEngine
 from .loop.clients import Engine
 from .loop.loop import Loop
 from .loop.thread import LoopThread
@@ -14,7 +15,6 @@ from .planning.alternatives import Survey, make_survey
 from .planning.choice import Request
 from .planning.plan import Plan
 from .planning.planner import make_plan
-from .sessions.local_engine import LocalEngine
 
 
 def open_engine(path: Path, request: Request) -> Engine:

@@ -14,9 +14,11 @@ from typing import Any
 
 from .arguments import path_of
 from .binding.model import Context, Model, header_for
-from .engine.block_loop import BlockLoop
-from .engine.loaded_model import LoadedModel
-from .engine.memory_guard import MemoryGuard
+from .cells.block_loop import BlockLoop
+from .cells.loaded_model import LoadedModel
+from .cells.memory_guard import MemoryGuard
+from .conversations.history import History, StoredHistory, question_of, request_of, rereadable_request, token_ids
+from .conversations.snapshot import Snapshot
 from .engines import open_engine, plan_for, survey_for
 from .errors import ConfigError, ModelNotFoundError, SessionError
 from .generation.request import Logging, check_text
@@ -30,8 +32,6 @@ from .planning.choice import Request, lacks_table, may_lack_table
 from .planning.plan import Plan
 from .policies import Policy
 from .session import GENERAL_QUESTION, Session, tool_use_of
-from .sessions.history import History, StoredHistory, question_of, request_of, rereadable_request, token_ids
-from .sessions.snapshot import Snapshot
 
 log = logging.getLogger("edgekv")
 
@@ -272,7 +272,7 @@ class Runtime:
 
         A lower ceiling evicts cells of all sessions to what fits, and gives their memory back to the system. A higher
         one gives cells back, up to those that the runtime was opened with. It comes between two calls, or between two
-        pieces of a reply, and returns when the memory is back. Weights stay as they are.
+        pieces of a reply, after a text that is being read, and returns when the memory is back. Weights stay.
 
         Raises CeilingError for a ceiling that does not hold the weights and the least budget, or that the control group
         does not allow; ConfigError for a runtime with layers on a device; SwapError if sessions that had room in memory

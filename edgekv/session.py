@@ -17,6 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .arguments import check_flag, path_of, paths_of
+from .conversations.coverage import Shaded
+from .conversations.history import History, question_of, request_of, rereadable_request, token_ids
+from .conversations.snapshot import Snapshot
 from .errors import ConfigError, InputError, SessionError
 from .generation.request import (
     INSTRUCTION,
@@ -33,9 +36,6 @@ from .generation.stats import Stats
 from .loop.clients import Conversation, Engine
 from .prompt.named_files import contents_of
 from .prompt.text import PARAGRAPH, WITHIN
-from .sessions.coverage import Shaded
-from .sessions.history import History, question_of, request_of, rereadable_request, token_ids
-from .sessions.snapshot import Snapshot
 from .store.log import Turn, joined
 from .store.transcript import write_transcript
 
@@ -228,7 +228,7 @@ class Session:
     def _async(
         self, reply: Callable[..., Iterator[str]], arguments: tuple[Any, ...], options: dict[str, Any]
     ) -> AsyncGenerator[str, None]:
-        from .sessions.async_replies import async_pieces  # its imports take memory, and few programs need them
+        from .conversations.async_replies import async_pieces  # its imports take memory, and few programs need them
 
         return async_pieces(lambda: cast(Generator[str, None, None], reply(*arguments, **options)), self.cancel)
 

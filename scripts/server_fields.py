@@ -11,8 +11,8 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from edgekv.server.api.ollama_api import Options
-from edgekv.server.api.other_fields import WITHOUT_EFFECT, standing_of
+from edgekv.api.ollama_api import Options
+from edgekv.api.other_fields import WITHOUT_EFFECT, standing_of
 from edgekv.server.application import ENDPOINTS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "server-fields.md"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from edgekv.binding.text_tokenizer import Tokenizer
+from edgekv.conversations import history
 from edgekv.prompt import turns
-from edgekv.sessions import history
 
 
 def noted_steps(monkeypatch, word):

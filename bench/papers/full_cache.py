@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import edgekv
 from edgekv.binding.cache import Cache
 from edgekv.binding.model import Context, Model, layout_for
-from edgekv.engine.block_loop import BlockLoop
+from edgekv.cells.block_loop import BlockLoop
 from edgekv.evals.setting import Setting
 from edgekv.planning.estimate import cache_params_of
 

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import edgekv
 from edgekv.cli.kept_text import print_legend, print_shades
 from edgekv.cli.render import console_of, printable, say
+from edgekv.conversations.coverage import Shaded
 from edgekv.generation.reasoning import split_reasoning
 from edgekv.generation.request import without_instruction
 from edgekv.prompt.named_files import NamedFile
 from edgekv.prompt.spool import spooled
 from edgekv.prompt.text import PARAGRAPH
-from edgekv.sessions.coverage import Shaded
 
 from .chat import Chat, Message, last_turn
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from edgekv.api.api_errors import ApiError
+from edgekv.api.reply_request import ReplyRequest
 from edgekv.binding.model import Model
 from edgekv.errors import ConfigError
 from edgekv.models import find_model
 from edgekv.options import Options, default_threads
-from edgekv.server.api_errors import ApiError
-from edgekv.server.reply_request import ReplyRequest
 from edgekv.session import GENERAL_QUESTION
 
 from .endpoints import Reply, parse, render, reply_of

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from edgekv.server.api import chat_completions, completions, responses
-from edgekv.server.api.body import parsed
-from edgekv.server.api.endpoint import Endpoint
-from edgekv.server.api.openai_common import error_body
-from edgekv.server.api_errors import ApiError
-from edgekv.server.json_stream import json_parts
-from edgekv.server.reply_request import Event, ReplyRequest
-from edgekv.server.server_settings import Settings
+from edgekv.api import chat_completions, completions, responses
+from edgekv.api.api_errors import ApiError
+from edgekv.api.body import parsed
+from edgekv.api.endpoint import Endpoint
+from edgekv.api.json_stream import json_parts
+from edgekv.api.openai_common import error_body
+from edgekv.api.reply_request import Event, ReplyRequest
+from edgekv.api.server_settings import Settings
 
 from .requests import Request
 from .results_file import digest_of

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from edgekv.engine.token_blocks import blocks
+from edgekv.cells.token_blocks import blocks
 
 HASH_BYTES = 8  # bytes of a block's digest
 

@@ -8,11 +8,11 @@ from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator
 
+from edgekv.api.api_errors import ApiError, api_error_of
+from edgekv.api.reply_request import ReplyRequest
 from edgekv.binding.model import Model
+from edgekv.conversations.history import HistoryPrompt, request_of
 from edgekv.errors import EdgeKVError, UnsupportedModelError
-from edgekv.server.api_errors import ApiError, api_error_of
-from edgekv.server.reply_request import ReplyRequest
-from edgekv.sessions.history import HistoryPrompt, request_of
 
 from .endpoints import Reply, parse, reply_of
 from .prefix_groups import block_hashes, group_by_prefix

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import edgekv
+from edgekv.api.api_errors import api_error_of
+from edgekv.api.reply_request import Ended, Event, PromptProgress, ReplyRequest
 from edgekv.errors import EdgeKVError, WorkerError
-from edgekv.server.api_errors import api_error_of
 from edgekv.server.cancel_flag import CancelFlag
-from edgekv.server.reply_request import Ended, Event, PromptProgress, ReplyRequest
 from edgekv.server.session_reply import Replier
 
 MOST_DEATHS = 3  # times that the process with the model may die at one request

@@ -10,7 +10,7 @@ from typing import Any
 
 from edgekv.binding import library
 from edgekv.binding.model import Context, Model
-from edgekv.engine.token_blocks import blocks
+from edgekv.cells.token_blocks import blocks
 from edgekv.errors import NativeError
 from edgekv.generation.sampler import GREEDY, Sampler
 from edgekv.memory.sizes import format_size, parse_ceiling

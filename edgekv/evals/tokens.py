@@ -9,8 +9,8 @@ from typing import Protocol
 import numpy as np
 
 from edgekv.binding.model import Context, Model
+from edgekv.cells.block_loop import BlockLoop
 from edgekv.counting import counted
-from edgekv.engine.block_loop import BlockLoop
 from edgekv.errors import InputError
 from edgekv.prompt.text import Prompt
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import numpy as np
 
 from edgekv.binding.model import Context
-from edgekv.engine.block_loop import BlockLoop
-from edgekv.engine.feeds import Feeding, at_once
-from edgekv.engine.loaded_model import LoadedModel
+from edgekv.cells.block_loop import BlockLoop
+from edgekv.cells.feeds import Feeding, at_once
+from edgekv.cells.loaded_model import LoadedModel
 from edgekv.errors import EdgeKVError
 from edgekv.memory.sizes import MIB
 

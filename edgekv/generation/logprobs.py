@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edgekv.binding.model import Model
-from edgekv.engine.block_loop import BlockLoop
-from edgekv.engine.loaded_model import LoadedModel
+from edgekv.cells.block_loop import BlockLoop
+from edgekv.cells.loaded_model import LoadedModel
 from edgekv.errors import ConfigError
 
 UNKNOWN = math.nan  # log probability of a token that nothing comes before

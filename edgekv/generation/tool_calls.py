@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from edgekv.engine.loaded_model import LoadedModel
+from edgekv.cells.loaded_model import LoadedModel
 from edgekv.errors import ConfigError, GrammarError
 from edgekv.grammar.combinations import multiplies
 from edgekv.grammar.masks import Matcher

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgekv.engine.block_loop import BlockLoop
+from edgekv.cells.block_loop import BlockLoop
 from edgekv.errors import InputError
 from edgekv.extras import needed
 from edgekv.memory.raw_files import read_all, write_all

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edgekv.binding.model import Model
+from edgekv.conversations.coverage import levels, with_archived
 from edgekv.session import Session
-from edgekv.sessions.coverage import levels, with_archived
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jinja2
 
-from edgekv.sessions.coverage import ARCHIVED, N_LEVELS
+from edgekv.conversations.coverage import ARCHIVED, N_LEVELS
 
 from .kept_tokens import runs
 from .keys import COLUMNS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from edgekv.engine.feeds import Feed
+from edgekv.cells.feeds import Feed
 
 MOST_PASSED = 4  # batches of other texts that a text waits for, although it waits longer than they do
 

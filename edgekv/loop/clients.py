@@ -16,14 +16,14 @@ from typing import Any, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-from edgekv.engine.loaded_model import LoadedModel
-from edgekv.engine.opened import Opened
+from edgekv.cells.loaded_model import LoadedModel
+from edgekv.cells.opened import Opened
+from edgekv.conversations.coverage import Coverage
+from edgekv.conversations.snapshot import Snapshot
 from edgekv.errors import EdgeKVError, WorkerError
 from edgekv.generation.request import GenerationRequest, Logging, Progress, ProgressCallback, RewindRequest
 from edgekv.generation.stats import Stats
 from edgekv.planning.plan import Plan
-from edgekv.sessions.coverage import Coverage
-from edgekv.sessions.snapshot import Snapshot
 from edgekv.store.log import Turn
 
 from .loop_messages import Abort, Call, Cancel, Close, Ended, LoadConversation, NewConversation, Next, Reply

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Hashable
 
-from edgekv.engine.feeds import Feed
+from edgekv.cells.feeds import Feed
+from edgekv.conversations.conversation import Conversation
+from edgekv.conversations.local_engine import LocalEngine
 from edgekv.errors import SessionError
 from edgekv.generation.request import Progress
-from edgekv.sessions.conversation import Conversation
-from edgekv.sessions.local_engine import LocalEngine
 
 from .batch_scheduler import Scheduler, WaitingFeed
 from .loop_messages import (

@@ -6,9 +6,9 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from edgekv.engine.feeds import Feeding
+from edgekv.cells.feeds import Feeding
+from edgekv.conversations.conversation import Conversation
 from edgekv.generation.stats import Stats
-from edgekv.sessions.conversation import Conversation
 
 from .batch_scheduler import Share, WaitingFeed
 from .loop_messages import Ended

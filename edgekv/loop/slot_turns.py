@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import NamedTuple
 
-from edgekv.sessions.conversation import Conversation
-from edgekv.sessions.local_engine import LocalEngine
+from edgekv.conversations.conversation import Conversation
+from edgekv.conversations.local_engine import LocalEngine
 
 from .loop_messages import OF_ALL_CELLS, Call
 from .open_reply import OpenReply, Post

@@ -11,7 +11,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from edgekv.engine.loaded_model import LoadedModel
+from edgekv.cells.loaded_model import LoadedModel
 from edgekv.errors import SessionError
 
 from .loop import Loop

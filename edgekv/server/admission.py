@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Iterator, Sized
 from contextlib import contextmanager
 from typing import cast
 
+from edgekv.api.api_errors import ApiError
+from edgekv.api.reply_request import ReplyRequest
 from edgekv.generation.logprobs import PACKED_BYTES
-
-from .api_errors import ApiError
-from .reply_request import ReplyRequest
 
 LOGPROBS_SHARE = 4  # the log probabilities of one reply may take 1/4 of the memory budget
 
@@ -75,33 +73,3 @@ def logprob_bytes(request: ReplyRequest, memory: MemoryBudget) -> int:
 def _most_tokens(prompt: object) -> int:
     """Return the most tokens of a prompt: a token stands for a byte, or for several; one may come before a text."""
     return len(prompt.encode()) + 1 if isinstance(prompt, str) else len(cast(Sized, prompt))
-
-
-def request_bytes(request: ReplyRequest) -> int:
-    """Return the bytes of a request: its messages or prompt, its tools, and all else that may be long."""
-    held = (
-        request.messages,
-        request.prompt,
-        request.suffix,
-        request.files,
-        request.tools,
-        request.tool_choice,
-        request.json_schema,
-        request.grammar,
-        request.sampling.logit_bias,
-        request.stop,
-        request.focus,
-        request.user,
-    )
-    return sum(map(bytes_of, held))
-
-
-def bytes_of(value: object) -> int:
-    """Return the bytes of a value as JSON has it, or of a body with such values."""
-    value = getattr(value, "__dict__", value)  # the fields of a body
-    n_bytes = sys.getsizeof(value)
-    if isinstance(value, Mapping):
-        return n_bytes + sum(bytes_of(key) + bytes_of(item) for key, item in value.items())
-    if isinstance(value, (list, tuple)):
-        return n_bytes + sum(map(bytes_of, value))
-    return n_bytes

@@ -18,12 +18,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import edgekv
-from edgekv.errors import EdgeKVError
-from edgekv.warmup import register_warmup, reserve
-
-from . import conversations, document_upload, info, move_ceiling, ollama_info, page
-from .admission import MemoryBudget, bytes_of
-from .api import (
+from edgekv.api import (
     chat_completions,
     completions,
     llama_completions,
@@ -32,14 +27,20 @@ from .api import (
     responses,
     tokenization,
 )
-from .api.endpoint import Endpoint, Query
-from .api_errors import ApiError, api_error_of
+from edgekv.api.api_errors import ApiError, api_error_of
+from edgekv.api.endpoint import Endpoint, Query
+from edgekv.api.request_bytes import bytes_of
+from edgekv.api.server_settings import Settings
+from edgekv.errors import EdgeKVError
+from edgekv.warmup import register_warmup, reserve
+
+from . import conversations, document_upload, info, move_ceiling, ollama_info, page
+from .admission import MemoryBudget
 from .auth import AuthMiddleware
 from .metrics import Metrics, MetricsMiddleware
 from .read_body import read_body
 from .scheduler import RequestQueue
 from .series import Series
-from .server_settings import Settings
 from .session_pool import SessionPool
 from .slots import open_runtime
 from .state import ServerState

@@ -9,8 +9,9 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from .api_errors import ApiError
-from .server_settings import HEAD_BYTES, Settings
+from edgekv.api.api_errors import ApiError
+from edgekv.api.server_settings import HEAD_BYTES, Settings
+
 from .streaming import ErrorResponse, error_renderer, path_of
 
 

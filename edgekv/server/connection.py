@@ -8,7 +8,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from .json_stream import PART_BYTES
+from edgekv.api.json_stream import PART_BYTES
 
 HEAD_S = 10.0  # seconds for the head of a request to come
 STALLED_S = 30.0  # seconds for a client to read what was sent, or to end a body that was refused

@@ -16,12 +16,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from edgekv.api.api_errors import RETRY_S, ApiError
+from edgekv.api.body import Body
 from edgekv.errors import SessionFileError
 from edgekv.store import shared_files
 from edgekv.store.atomic_write import atomic_write
 
-from .api.body import Body
-from .api_errors import RETRY_S, ApiError
 from .read_body import read_body
 from .state import state_of
 

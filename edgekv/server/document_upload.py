@@ -12,14 +12,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from edgekv.api.api_errors import ApiError
+from edgekv.api.server_settings import TEXT_COPIES
 from edgekv.documents.conversion import Limits, convert
 from edgekv.documents.formats import format_of
 from edgekv.errors import InputError
 from edgekv.memory.sizes import MIB, format_size
 from edgekv.prompt.text import read_text
 
-from .api_errors import ApiError
-from .server_settings import TEXT_COPIES
 from .state import ServerState, state_of
 from .streaming import BudgetedResponse
 

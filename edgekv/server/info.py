@@ -11,12 +11,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 import edgekv
+from edgekv.api.api_errors import ApiError
+from edgekv.api.llama_completions import sampling_of
+from edgekv.api.openai_common import GenerationParams
 from edgekv.generation.request import MAX_TOKENS
 from edgekv.memory import process
 
-from .api.llama_completions import sampling_of
-from .api.openai_common import GenerationParams
-from .api_errors import ApiError
 from .state import ServerState, state_of
 
 

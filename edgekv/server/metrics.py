@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .reply_request import Usage
+from edgekv.api.reply_request import Usage
+
 from .streaming import path_of
 
 access = logging.getLogger("edgekv.server.access")

@@ -7,11 +7,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from edgekv.api.api_errors import ApiError
+from edgekv.api.body import Body, Whole
 from edgekv.errors import CeilingError
 from edgekv.memory.sizes import format_size
 
-from .api.body import Body, Whole
-from .api_errors import ApiError
 from .read_body import read_body
 from .state import state_of
 

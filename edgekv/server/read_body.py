@@ -8,10 +8,11 @@ from typing import TypeVar
 import anyio
 from starlette.requests import ClientDisconnect, Request
 
+from edgekv.api.api_errors import ApiError
+from edgekv.api.body import Body, parsed
+from edgekv.api.server_settings import Settings
+
 from .admission import MemoryBudget
-from .api.body import Body, parsed
-from .api_errors import ApiError
-from .server_settings import Settings
 
 B = TypeVar("B", bound=Body)
 

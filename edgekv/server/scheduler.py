@@ -11,13 +11,14 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 
+from edgekv.api.api_errors import RETRY_S, ApiError, api_error_of
+from edgekv.api.reply_request import Ended, Event, Piece, PromptProgress, ReplyRequest, Usage
+from edgekv.api.request_bytes import request_bytes
 from edgekv.counting import counted
 from edgekv.errors import EdgeKVError
 
-from .admission import MemoryBudget, logprob_bytes, request_bytes
-from .api_errors import RETRY_S, ApiError, api_error_of
+from .admission import MemoryBudget, logprob_bytes
 from .cancel_flag import CancelFlag
-from .reply_request import Ended, Event, Piece, PromptProgress, ReplyRequest, Usage
 from .spill import spill_texts, texts_in_files
 
 log = logging.getLogger("edgekv.server")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 
+from edgekv.api.reply_request import Event, ReplyRequest
+
 from .admission import MemoryBudget
-from .reply_request import Event, ReplyRequest
 from .scheduler import Running
 
 

@@ -9,11 +9,11 @@ import sys
 
 import uvicorn
 
+from edgekv.api.server_settings import HEAD_BYTES
 from edgekv.errors import ConfigError
 
 from .application import Application
 from .connection import Connection
-from .server_settings import HEAD_BYTES
 
 END_S = 30  # seconds for the reply that is under way when a signal comes
 KEEP_ALIVE_S = 20

@@ -12,12 +12,12 @@ from functools import partial
 from pathlib import Path
 
 import edgekv
+from edgekv.api.api_errors import ApiError, api_error_of
+from edgekv.api.reply_request import Ended, Event, ReplyRequest
+from edgekv.conversations.history import StoredHistory
 from edgekv.planning.native_request import most_cells
-from edgekv.sessions.history import StoredHistory
 
-from .api_errors import ApiError, api_error_of
 from .cancel_flag import CancelFlag
-from .reply_request import Ended, Event, ReplyRequest
 from .session_reply import Replier
 
 log = logging.getLogger("edgekv.server")

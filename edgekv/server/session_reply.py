@@ -9,16 +9,26 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import edgekv
+from edgekv.api.coverage_file import coverage_of
+from edgekv.api.reply_request import (
+    OF_ARCHIVE,
+    Ended,
+    Event,
+    Piece,
+    PromptProgress,
+    Reason,
+    ReplyRequest,
+    ToolCall,
+    Usage,
+)
+from edgekv.conversations.history import History, StoredHistory
 from edgekv.generation.generator import after
 from edgekv.generation.reasoning import ReasoningSplitter, opens_reasoning
 from edgekv.generation.stats import Stats
 from edgekv.prompt.infill import Infill
 from edgekv.prompt.text import read_text
-from edgekv.sessions.history import History, StoredHistory
 
 from .cancel_flag import CancelFlag
-from .coverage_file import coverage_of
-from .reply_request import OF_ARCHIVE, Ended, Event, Piece, PromptProgress, Reason, ReplyRequest, ToolCall, Usage
 
 log = logging.getLogger("edgekv.server")
 

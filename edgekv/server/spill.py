@@ -10,17 +10,15 @@ from dataclasses import dataclass, replace
 from io import FileIO
 from typing import Any
 
+from edgekv.api.api_errors import RETRY_S, ApiError
+from edgekv.api.reply_request import LONG_CHARS, ReplyRequest
 from edgekv.errors import InputError, SessionFileError
 from edgekv.memory.raw_files import write_all
 from edgekv.prompt.spool import spooled
 from edgekv.store.temp_array import temp_file
 
-from .api_errors import RETRY_S, ApiError
-from .reply_request import ReplyRequest
-
 log = logging.getLogger("edgekv.server")
 
-LONG_CHARS = 1 << 14  # a longer text lies on the disk until it is read, piece by piece
 PIECE_BYTES = 1 << 16
 
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
+from edgekv.api.server_settings import Settings
+
 from .admission import MemoryBudget
 from .metrics import Metrics
 from .scheduler import RequestQueue
-from .server_settings import Settings
 from .session_pool import SessionPool
 
 

@@ -13,11 +13,12 @@ import anyio
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from edgekv.api import message_events, ollama_lines, openai_common
+from edgekv.api.api_errors import ApiError
+from edgekv.api.endpoint import Renderer
+from edgekv.api.json_stream import PART_BYTES, Parts, json_parts
+
 from .admission import MemoryBudget
-from .api import message_events, ollama_lines, openai_common
-from .api.endpoint import Renderer
-from .api_errors import ApiError
-from .json_stream import PART_BYTES, Parts, json_parts
 from .series import Series
 
 NO_STORE = (b"cache-control", b"no-store")

@@ -6,11 +6,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from edgekv.conversations.snapshot import new_mark
 from edgekv.loop.clients import Engine
 from edgekv.planning.alternatives import Survey
 from edgekv.planning.choice import Request
 from edgekv.planning.plan import Plan
-from edgekv.sessions.snapshot import new_mark
 
 from .pipe_messages import Estimate, Load, pack
 from .worker_process import Worker

@@ -12,6 +12,7 @@ import traceback
 from contextlib import suppress
 from typing import Any
 
+from edgekv.conversations.local_engine import LocalEngine
 from edgekv.errors import EdgeKVError, SessionError
 from edgekv.loop.loop import Loop
 from edgekv.loop.loop_messages import Ended, Raised, Reply
@@ -20,7 +21,6 @@ from edgekv.memory import process
 from edgekv.planning.alternatives import make_survey
 from edgekv.planning.plan import Plan
 from edgekv.planning.planner import make_plan
-from edgekv.sessions.local_engine import LocalEngine
 
 from .channel import Channel
 from .pipe_messages import BEAT_S, NUMBERS, Estimate, Load, decode, encode, portable, unpack

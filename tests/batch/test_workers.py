@@ -6,9 +6,9 @@ from concurrent.futures import Future
 
 import pytest
 
+from edgekv.api.reply_request import ReplyRequest
 from edgekv.batch.worker import Setup, Task
 from edgekv.batch.workers import _ClusterWorker, _WorkerPool
-from edgekv.server.reply_request import ReplyRequest
 
 
 class Client:

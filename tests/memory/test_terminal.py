@@ -18,7 +18,7 @@ LAUNCHER = Path(__file__).with_name("launcher.py")
 MAIN = "import sys; from edgekv.cli.main import main; sys.exit(main())"
 LATE = """
 import sys
-from edgekv.sessions import local_engine
+from edgekv.conversations import local_engine
 from edgekv.cli.main import main
 
 def note(event, arguments):

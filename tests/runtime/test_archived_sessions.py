@@ -10,9 +10,9 @@ from contextlib import nullcontext
 import pytest
 from small import SETTINGS, words
 
+from edgekv.conversations.coverage import ARCHIVED as ARCHIVED_SHADE
 from edgekv.errors import SessionError
 from edgekv.generation.sampler import GREEDY
-from edgekv.sessions.coverage import ARCHIVED as ARCHIVED_SHADE
 
 ARCHIVED = {"policy": "keydiff", "archive": "1MiB", "reposition": "never"}
 RECALLED = SETTINGS["block"] // 2

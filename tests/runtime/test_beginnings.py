@@ -10,8 +10,8 @@ from diagonals import diagonal
 from small import words
 
 import edgekv
+from edgekv.conversations import beginnings
 from edgekv.generation.sampler import GREEDY
-from edgekv.sessions import beginnings
 from edgekv.store import snapshot_file
 
 POLICIES = ["keydiff", "snapkv+ada", "h2o", "snapkv(window=16, carry=0.65)", "keydiff+critical", "replay+ada"]

@@ -8,7 +8,7 @@ from command import words
 from diagonals import diagonal
 
 import edgekv
-from edgekv.engine.speculation import NgramProposer, SpeculationGate
+from edgekv.cells.speculation import NgramProposer, SpeculationGate
 from edgekv.policies import register, unregister
 from edgekv.testing.models.families import make_family
 

@@ -18,11 +18,11 @@ from children import LIMIT_S
 import edgekv
 from edgekv.binding.cache import Cache
 from edgekv.binding.model import Context, Model
-from edgekv.engine import loaded_model
+from edgekv.cells import loaded_model
+from edgekv.conversations import local_engine
+from edgekv.conversations.swap import SwapSpace
 from edgekv.memory import process
 from edgekv.memory.process import held
-from edgekv.sessions import local_engine
-from edgekv.sessions.swap import SwapSpace
 from edgekv.testing.models.families import make_family
 from edgekv.worker import worker_process
 

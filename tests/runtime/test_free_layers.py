@@ -174,7 +174,7 @@ def test_pyramid_needs_layers_of_equally_many_heads(free_model, monkeypatch, ope
     path, heads = free_model("uneven")
     options = {"memory": "1GiB", "budget": 64, "block": 32, "threads": 1} | given
     message = rf"pyramid needs layers with equally many KV heads, but layer .* has {heads[0]} and .*; use ada, or"
-    monkeypatch.setattr("edgekv.engine.loaded_model.Model", None)
+    monkeypatch.setattr("edgekv.cells.loaded_model.Model", None)
     with pytest.raises(edgekv.UnsupportedModelError, match=message):
         open_model(path, **options)
     monkeypatch.undo()

@@ -13,8 +13,8 @@ from hostile_schemas import HEAVY, HOSTILE
 from small import SETTINGS, words
 
 import edgekv
-from edgekv.engine.loaded_model import LoadedModel
-from edgekv.engine.speculation import SpeculationGate
+from edgekv.cells.loaded_model import LoadedModel
+from edgekv.cells.speculation import SpeculationGate
 from edgekv.grammar.source import grammar_of
 from edgekv.memory.process import resident_bytes
 

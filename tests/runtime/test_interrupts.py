@@ -14,7 +14,7 @@ from small import words
 
 import edgekv
 from edgekv.binding import library
-from edgekv.engine.block_loop import BlockLoop
+from edgekv.cells.block_loop import BlockLoop
 from edgekv.generation.sampler import GREEDY
 from edgekv.prompt import text
 from edgekv.prompt.turns import Turns
@@ -249,7 +249,7 @@ def test_reading_and_generating(open_told, tmp_path):
 )
 def test_with_probes_drafts_and_replays(open_told, tmp_path, monkeypatch, policy):
     """Cells are evicted, with a question in mind, or once they were fed again."""
-    monkeypatch.setattr("edgekv.engine.speculation.SpeculationGate.allows_draft", lambda self, draft: True)
+    monkeypatch.setattr("edgekv.cells.speculation.SpeculationGate.allows_draft", lambda self, draft: True)
     told = open_told(**TIGHT, policy=policy, prompt_lookup="on" if policy in ("keydiff", "h2o") else "off")
 
     def act(session):

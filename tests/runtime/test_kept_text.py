@@ -9,8 +9,8 @@ import pytest
 from small import words
 
 import edgekv
+from edgekv.conversations.coverage import levels
 from edgekv.session import TOKENS_AT_ONCE
-from edgekv.sessions.coverage import levels
 
 HEADS = list(itertools.product(range(2), range(2)))
 

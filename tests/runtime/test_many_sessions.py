@@ -15,10 +15,10 @@ from small import SETTINGS, words
 from waiting import until
 
 import edgekv
+from edgekv.conversations.stored_snapshot import StoredSnapshot
 from edgekv.generation.sampler import GREEDY
 from edgekv.loop import slot_turns
 from edgekv.planning.estimate import Measured
-from edgekv.sessions.stored_snapshot import StoredSnapshot
 
 POLICIES = ["keydiff", "h2o", "ahakv", "snapkv(window=16, carry=0.65)", "keydiff+critical", "snapkv+ada", "replay+ada"]
 LIMIT_S = 100

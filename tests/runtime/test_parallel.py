@@ -14,7 +14,7 @@ from small import SETTINGS, words
 
 import edgekv
 from edgekv.binding.cache import Cache
-from edgekv.engine.speculation import NgramProposer, SpeculationGate
+from edgekv.cells.speculation import NgramProposer, SpeculationGate
 from edgekv.generation.sampler import GREEDY
 
 POLICIES = ["keydiff", "h2o", "ahakv", "snapkv(window=16, carry=0.65)", "keydiff+critical", "snapkv+ada", "replay+ada"]

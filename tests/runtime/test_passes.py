@@ -136,7 +136,7 @@ def test_a_begun_conversation_needs_room_for_its_snapshot(local_runtime, path, m
         def full(self, n_bytes, what, remedy, reserved=0):
             raise edgekv.CeilingError(f"no room for {what}", required_bytes=2, ceiling_bytes=1)
 
-        monkeypatch.setattr("edgekv.engine.memory_guard.MemoryGuard.check_room", full)
+        monkeypatch.setattr("edgekv.cells.memory_guard.MemoryGuard.check_room", full)
         with pytest.raises(edgekv.CeilingError, match="no room for the snapshot"):
             asked(session, path, passes=2)
         assert (session.n_past, session.stats.finish_reason) == (n_past, "failed")

@@ -8,7 +8,7 @@ from small import SETTINGS, words
 
 import edgekv
 from edgekv.binding.cache import Cache
-from edgekv.engine.block_replay import INSTRUCTION
+from edgekv.cells.block_replay import INSTRUCTION
 from edgekv.generation.sampler import GREEDY
 from edgekv.options import REPLAY_TOKENS
 

@@ -14,10 +14,10 @@ from small import SETTINGS, words
 from test_snapshot import Steps, held
 
 import edgekv
-from edgekv.engine.block_loop import BlockLoop
+from edgekv.cells.block_loop import BlockLoop
+from edgekv.conversations import conversation
 from edgekv.generation.sampler import GREEDY, Sampler
 from edgekv.models.header import Header
-from edgekv.sessions import conversation
 from edgekv.store.log import TokenLog
 
 POLICIES = ["keydiff", "snapkv+ada", "h2o", "snapkv(window=16, carry=0.65)", "keydiff+critical", "ahakv", "replay+ada"]
@@ -68,7 +68,7 @@ def test_the_log_is_what_the_cells_saw(open_runtime, fed, monkeypatch, tmp_path,
         rt.session("Be brief.", history=True) as session,
     ):
         if prompt_lookup == "on":  # what is said goes round, with a slip now and then
-            monkeypatch.setattr("edgekv.engine.speculation.SpeculationGate.allows_draft", lambda self, draft: True)
+            monkeypatch.setattr("edgekv.cells.speculation.SpeculationGate.allows_draft", lambda self, draft: True)
             numbers = itertools.count()
             monkeypatch.setattr(Sampler, "sample", lambda *_: 5 + (n := next(numbers)) % 3 + (n % 20 == 19))
         say(session)
@@ -609,7 +609,7 @@ def test_a_disk_without_room_loses_nothing(open_runtime, monkeypatch):
         def full(*_):
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("edgekv.engine.block_loop.BlockLoop.write", full)
+        monkeypatch.setattr("edgekv.cells.block_loop.BlockLoop.write", full)
         reply, tokens = say(session, "Why?"), log_of(session)
         assert reply
         assert session._conversation.state.history.checkpoints.positions == [n_past]

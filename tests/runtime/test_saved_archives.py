@@ -9,10 +9,10 @@ from small import words
 from edgekv.archive import stored_rows
 from edgekv.binding.cache import Cache
 from edgekv.binding.row_archive import SEGMENT_TOKENS
+from edgekv.conversations import conversation
 from edgekv.errors import SessionFileError
 from edgekv.generation.sampler import GREEDY
 from edgekv.memory.sizes import format_size
-from edgekv.sessions import conversation
 from edgekv.store.snapshot_file import Section, open_snapshot_file, sizes_of
 
 ARCHIVED = {"policy": "keydiff", "archive": "64MiB", "reposition": "never", "allow_beyond_trained": True}

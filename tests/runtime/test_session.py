@@ -14,11 +14,11 @@ from children import LIMIT_S
 from command import words
 
 import edgekv
+from edgekv.conversations.history import question_of, request_of, rereadable_request
 from edgekv.generation.sampler import GREEDY
 from edgekv.prompt import spool
 from edgekv.prompt.named_files import NamedFile
 from edgekv.session import GENERAL_QUESTION
-from edgekv.sessions.history import question_of, request_of, rereadable_request
 
 BUDGET, BLOCK = 64, 32
 

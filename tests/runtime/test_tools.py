@@ -13,7 +13,7 @@ import pytest
 from small import SETTINGS
 
 import edgekv
-from edgekv.engine.loaded_model import LoadedModel
+from edgekv.cells.loaded_model import LoadedModel
 from edgekv.generation.logprobs import LogprobRecorder
 from edgekv.generation.stats import Stats
 from edgekv.generation.tool_calls import ToolCallReader

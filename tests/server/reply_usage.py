@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgekv.server.reply_request import Usage
+from edgekv.api.reply_request import Usage
 
 USAGE = Usage(
     prompt_tokens=100,

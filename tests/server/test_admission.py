@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 from asgi import fetched
 
+from edgekv.api.api_errors import ApiError
+from edgekv.api.reply_request import LONG_CHARS, ReplyRequest
+from edgekv.api.request_bytes import request_bytes
 from edgekv.generation.logprobs import PACKED_BYTES
 from edgekv.prompt.text import read_text
-from edgekv.server.admission import MemoryBudget, logprob_bytes, request_bytes
-from edgekv.server.api_errors import ApiError
-from edgekv.server.reply_request import ReplyRequest
-from edgekv.server.spill import LONG_CHARS, spill_texts, texts_in_files
+from edgekv.server.admission import MemoryBudget, logprob_bytes
+from edgekv.server.spill import spill_texts, texts_in_files
 
 LONG = "x" * 10_000
 MARK = "\ufeff"  # mark of an encoding at the beginning of a file

@@ -8,9 +8,9 @@ import json
 import pytest
 from asgi import fetched
 
-from edgekv.server.api.body import parsed
-from edgekv.server.api.messages import MessagesBody, parse
-from edgekv.server.server_settings import Settings
+from edgekv.api.body import parsed
+from edgekv.api.messages import MessagesBody, parse
+from edgekv.api.server_settings import Settings
 
 PATH = "/v1/messages"
 MORE = "These skills are there. " * 6

@@ -8,11 +8,11 @@ import pytest
 from asgi import said
 from reply_usage import USAGE
 
+from edgekv.api import chat_completions
+from edgekv.api.json_stream import json_parts
+from edgekv.api.reply_request import Ended, Piece, ReplyRequest
 from edgekv.generation.logprobs import Token, TokenLogprob, packed
 from edgekv.server.admission import MemoryBudget, logprob_bytes
-from edgekv.server.api import chat_completions
-from edgekv.server.json_stream import json_parts
-from edgekv.server.reply_request import Ended, Piece, ReplyRequest
 
 PATH = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Hello there"}]

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from edgekv.server.api import chat_completions, completions, llama_completions, messages, ollama_api, responses
-from edgekv.server.api.body import parsed
-from edgekv.server.server_settings import Settings
+from edgekv.api import chat_completions, completions, llama_completions, messages, ollama_api, responses
+from edgekv.api.body import parsed
+from edgekv.api.server_settings import Settings
 
 HELLO = [{"role": "user", "content": "Hello"}]
 CALL = {"id": "1", "type": "function", "function": {"name": "now", "arguments": ""}}

@@ -12,9 +12,9 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
+from edgekv.api.json_stream import PART_BYTES
 from edgekv.server import connection
 from edgekv.server.connection import BUFFER_BYTES, READ_BYTES, Connection
-from edgekv.server.json_stream import PART_BYTES
 from edgekv.server.streaming import ChunkedBodies
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"

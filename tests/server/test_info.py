@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import edgekv
+from edgekv.api.reply_request import Usage
 from edgekv.server.metrics import Metrics
-from edgekv.server.reply_request import Usage
 
 
 def test_replies_are_counted_by_name():

@@ -9,10 +9,10 @@ import pytest
 from imported_later import imported_later
 from reply_usage import USAGE
 
-from edgekv.server.api.message_events import MessageEvents, error_body
-from edgekv.server.api.messages import message_of
-from edgekv.server.api_errors import ApiError
-from edgekv.server.reply_request import Ended, Piece, PromptProgress, ToolCall
+from edgekv.api.api_errors import ApiError
+from edgekv.api.message_events import MessageEvents, error_body
+from edgekv.api.messages import message_of
+from edgekv.api.reply_request import Ended, Piece, PromptProgress, ToolCall
 
 pydantic = pytest.importorskip("pydantic")
 types = imported_later("anthropic.types")

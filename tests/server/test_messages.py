@@ -7,10 +7,10 @@ import json
 import pytest
 from asgi import said
 
-from edgekv.server.api.body import parsed
-from edgekv.server.api.messages import MessagesBody, parse
-from edgekv.server.api_errors import ApiError
-from edgekv.server.server_settings import Settings
+from edgekv.api.api_errors import ApiError
+from edgekv.api.body import parsed
+from edgekv.api.messages import MessagesBody, parse
+from edgekv.api.server_settings import Settings
 
 PATH = "/v1/messages"
 HELLO = {"role": "user", "content": "Hello there"}

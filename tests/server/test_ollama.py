@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from edgekv.server.api.ollama_api import ChatBody, parse_chat
-from edgekv.server.api.ollama_lines import CHAT_PING, TEXT_PING, Lines
-from edgekv.server.reply_request import Ended, Piece, ToolCall, Usage
-from edgekv.server.server_settings import Settings
+from edgekv.api.ollama_api import ChatBody, parse_chat
+from edgekv.api.ollama_lines import CHAT_PING, TEXT_PING, Lines
+from edgekv.api.reply_request import Ended, Piece, ToolCall, Usage
+from edgekv.api.server_settings import Settings
 
 CHAT, TEXT = "/api/chat", "/api/generate"
 HELLO = [{"role": "user", "content": "Hello there"}]

@@ -13,9 +13,9 @@ from asgi import said
 from imported_later import imported_later
 from pydantic import BaseModel, Field
 
+from edgekv.api.json_stream import json_parts
+from edgekv.api.openai_fields import chat_logprobs, text_logprobs
 from edgekv.generation.logprobs import Token, TokenLogprob, packed
-from edgekv.server.api.openai_fields import chat_logprobs, text_logprobs
-from edgekv.server.json_stream import json_parts
 from edgekv.server.spill import LONG_CHARS
 
 openai = imported_later("openai")

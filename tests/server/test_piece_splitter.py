@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import edgekv
+from edgekv.api.reply_request import Piece
 from edgekv.generation.reasoning import opens_reasoning
-from edgekv.server.reply_request import Piece
 from edgekv.server.session_reply import PieceSplitter
 
 THINKING = (

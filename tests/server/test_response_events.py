@@ -8,9 +8,9 @@ import pytest
 from imported_later import imported_later
 from reply_usage import USAGE
 
-from edgekv.server.api.response_events import ResponseEvents
-from edgekv.server.api_errors import ApiError
-from edgekv.server.reply_request import Ended, Piece, PromptProgress, ToolCall
+from edgekv.api.api_errors import ApiError
+from edgekv.api.reply_request import Ended, Piece, PromptProgress, ToolCall
+from edgekv.api.response_events import ResponseEvents
 
 pydantic = pytest.importorskip("pydantic")
 types = imported_later("openai.types.responses")

@@ -8,10 +8,10 @@ import json
 import pytest
 from asgi import said
 
-from edgekv.server.api.body import parsed
-from edgekv.server.api.responses import ResponsesBody, parse, response_of
-from edgekv.server.api_errors import ApiError
-from edgekv.server.server_settings import Settings
+from edgekv.api.api_errors import ApiError
+from edgekv.api.body import parsed
+from edgekv.api.responses import ResponsesBody, parse, response_of
+from edgekv.api.server_settings import Settings
 
 PATH = "/v1/responses"
 GREEDY = {"temperature": 0, "max_output_tokens": 12}

@@ -12,13 +12,13 @@ import time
 import pytest
 from waiting import LIMIT_S
 
+from edgekv.api.api_errors import ApiError
+from edgekv.api.reply_request import Ended, Piece, PromptProgress, ReplyRequest, Usage
 from edgekv.errors import InputError, WorkerError
 from edgekv.generation.logprobs import PACKED_BYTES
 from edgekv.prompt.text import read_text
 from edgekv.server import spill
 from edgekv.server.admission import MemoryBudget
-from edgekv.server.api_errors import ApiError
-from edgekv.server.reply_request import Ended, Piece, PromptProgress, ReplyRequest, Usage
 from edgekv.server.scheduler import RequestQueue
 from edgekv.server.spill import LONG_CHARS
 

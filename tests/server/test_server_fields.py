@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from edgekv.server.api.body import parsed
-from edgekv.server.api.other_fields import REFUSED, WITHOUT_EFFECT, standing_of
-from edgekv.server.api_errors import ApiError
+from edgekv.api.api_errors import ApiError
+from edgekv.api.body import parsed
+from edgekv.api.other_fields import REFUSED, WITHOUT_EFFECT, standing_of
+from edgekv.api.server_settings import Settings
 from edgekv.server.application import ENDPOINTS
-from edgekv.server.server_settings import Settings
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "server_fields.py"
 _spec = importlib.util.spec_from_file_location("server_fields", SCRIPT)

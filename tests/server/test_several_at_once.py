@@ -10,12 +10,12 @@ import pytest
 from asgi import fetched
 from test_chat_completions import PATH
 
+from edgekv.api.reply_request import Ended, Piece, ReplyRequest
 from edgekv.errors import ConfigError
 from edgekv.generation.sampler import Sampling
 from edgekv.options import Options
 from edgekv.server import Settings
 from edgekv.server.cancel_flag import CancelFlag
-from edgekv.server.reply_request import Ended, Piece, ReplyRequest
 from edgekv.server.session_pool import SessionPool
 from edgekv.server.slots import n_slots
 

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from edgekv.sessions.async_replies import async_pieces
+from edgekv.conversations.async_replies import async_pieces
 
 LIMIT_S = 10  # a thread that is held goes on then, in a loop that it blocks
 

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from edgekv.engine.feeds import Feed
+from edgekv.cells.feeds import Feed
 from edgekv.loop.batch_scheduler import Scheduler, Share, WaitingFeed
 
 BLOCK = range(32)

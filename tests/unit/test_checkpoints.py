@@ -8,8 +8,8 @@ import os
 import pytest
 from open_files import LISTS_FILES, n_open
 
-from edgekv.sessions.checkpoints import MAX_CHECKPOINTS, Checkpoints
-from edgekv.sessions.snapshot import Said
+from edgekv.conversations.checkpoints import MAX_CHECKPOINTS, Checkpoints
+from edgekv.conversations.snapshot import Said
 from edgekv.store.block_file import BLOCK_BYTES
 
 

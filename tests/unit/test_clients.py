@@ -6,8 +6,8 @@ import inspect
 
 import pytest
 
+from edgekv.conversations import conversation, local_engine
 from edgekv.loop import clients, loop_messages
-from edgekv.sessions import conversation, local_engine
 
 OWN = {"reply", "note", "release_later", "leave", "cancel", "drop", "new_number", "stats"}
 OF_CHANNELS = {"loaded", "worker_pid", "alive", "opened"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgekv.sessions.coverage import N_LEVELS, Coverage, levels
+from edgekv.conversations.coverage import N_LEVELS, Coverage, levels
 
 
 def test_levels_are_quarters_and_only_none_is_0():

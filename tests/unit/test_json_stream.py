@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("starlette")
 
-from edgekv.server.json_stream import PART_BYTES, LazyList, json_parts
+from edgekv.api.json_stream import PART_BYTES, LazyList, json_parts
 
 LONG = [{"token": f"é {i}", "top": [i] * 50} for i in range(1_000)]
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import edgekv
-from edgekv.engine.feeds import Feed
+from edgekv.cells.feeds import Feed
 from edgekv.generation.request import Progress
 from edgekv.generation.stats import Stats
 from edgekv.loop.loop import Loop

@@ -6,8 +6,8 @@ import pytest
 from faked_estimates import Estimates, best_plan
 
 from edgekv import CeilingExceededError
-from edgekv.engine import memory_guard
-from edgekv.engine.memory_guard import MemoryGuard
+from edgekv.cells import memory_guard
+from edgekv.cells.memory_guard import MemoryGuard
 
 MIB = 1 << 20
 CEILING = 256 * MIB

@@ -40,10 +40,10 @@ def test_imports_run_downwards():
 
 
 def test_an_import_from_above_is_found(checkout):
-    plant(checkout / "edgekv" / "planning" / "choice.py", "from edgekv.engine.memory_guard import MemoryGuard")
+    plant(checkout / "edgekv" / "planning" / "choice.py", "from edgekv.cells.memory_guard import MemoryGuard")
     checked = check(checkout)
     assert checked.returncode == 1
-    assert "edgekv.planning.choice -> edgekv.engine.memory_guard" in checked.stdout
+    assert "edgekv.planning.choice -> edgekv.cells.memory_guard" in checked.stdout
 
 
 def test_a_circle_within_a_room_is_found(checkout):

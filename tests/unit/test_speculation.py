@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgekv.engine.speculation import MEASURE_AGAIN, NGRAM, WINDOW, NgramProposer, SpeculationGate
+from edgekv.cells.speculation import MEASURE_AGAIN, NGRAM, WINDOW, NgramProposer, SpeculationGate
 
 
 def propose(tokens, token, most):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgekv.engine.token_blocks import HeldBack, blocks, with_last
+from edgekv.cells.token_blocks import HeldBack, blocks, with_last
 
 
 @pytest.mark.parametrize(("n", "held"), [(0, 0), (0, 3), (2, 3), (3, 3), (4, 3), (9, 0), (9, 3)])

@@ -1,0 +1,225 @@
+"""Cache ownership: as many conversations as there are slots are loaded in the cells, the others are swapped out."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Sequence
+from typing import TypeVar
+
+from edgekv.cells.block_loop import BlockLoop
+from edgekv.errors import SessionFileError, SwapError
+
+from .beginnings import Beginnings
+from .sequence_state import SequenceState
+from .stored_snapshot import StoredSnapshot
+from .swap import SwapSpace
+
+Filled = TypeVar("Filled")
+
+
+class CacheSlots:
+    """Gives the cells of each block loop to one sequence at a time.
+
+    All but `release_later` is for one thread at a time.
+
+    at_turn: the sequences that have a turn; none of them gives up its cells
+    """
+
+    def __init__(
+        self, block_loops: Sequence[BlockLoop], swap: SwapSpace, at_turn: Callable[[], Container[object]]
+    ) -> None:
+        self.swap = swap
+        self._block_loops = tuple(block_loops)
+        self._numbers = itertools.count()
+        self._used = dict.fromkeys(block_loops, -1)  # the number of the last use
+        self._at_turn = at_turn
+        self._released: deque[SequenceState] = deque()  # sequences that will not come back
+
+    @property
+    def beginnings(self) -> Beginnings:
+        """The beginnings that sequences share."""
+        return self.swap.beginnings
+
+    def swap_in(self, sequence: SequenceState) -> None:
+        """Load a sequence into cells, as it left them. If all are taken, another sequence is swapped out first.
+
+        Raises SwapError if there is no room for that, and SessionEvictedError if the state of the sequence is gone.
+        """
+        if sequence.is_loaded:  # a sequence that is closed just now, too: its reply ends by itself
+            self._note_use(sequence.block_loop)
+            return
+        self.reap()
+        started = time.perf_counter()
+        if sequence.lost:
+            raise sequence.evicted()
+        self._swap_in(sequence, self._emptied_for(sequence))
+        sequence.work.switch_s += time.perf_counter() - started
+
+    def claim_if_free(self, sequence: SequenceState) -> None:
+        """Give a new sequence cells that no sequence has, or that are empty."""
+        self.reap()
+        at_turn = self._at_turn()
+        for block_loop in self._block_loops:
+            owner = _owner(block_loop)
+            if owner is None or (block_loop.cache.n_past == 0 and owner not in at_turn):
+                self._swap_out(block_loop, sequence)
+                self._swap_in(sequence, block_loop)
+                return
+
+    def claim(
+        self, sequence: SequenceState, fill: Callable[[BlockLoop], Filled], instead_of: SequenceState | None = None
+    ) -> Filled:
+        """Give a new sequence cells, which `fill` fills; returns its result. If all are taken, one is emptied.
+
+        instead_of: a sequence that gives up its state if `fill` succeeds; if it has cells, `fill` finds them so
+
+        Raises the errors of `fill`, and SwapError if there is no room to swap a sequence out. If cells of
+        `instead_of` were overwritten by then, its state is lost.
+        """
+        self.reap()
+        if instead_of is None or not instead_of.is_loaded:
+            block_loop = self._emptied_for(sequence)
+            block_loop.clear()
+            filled = fill(block_loop)
+        else:
+            block_loop = instead_of.block_loop
+            instead_of.settle()
+            instead_of.note()
+            filled = self._replaced(instead_of, block_loop, fill)
+        self._own(block_loop, sequence)
+        return filled
+
+    def _replaced(self, present: SequenceState, block_loop: BlockLoop, fill: Callable[[BlockLoop], Filled]) -> Filled:
+        """Fill the cells of a loaded sequence anew. Its state is lost as soon as the first cell changes."""
+        n_overwritten = block_loop.cache.n_overwritten
+        try:
+            present.lost = "another session was loaded instead of this one"
+            block_loop.owner = None
+            filled = fill(block_loop)
+        except BaseException:
+            if block_loop.cache.n_overwritten == n_overwritten:
+                block_loop.owner = present
+                present.lost = ""
+            else:
+                present.empty()
+            raise
+        present.empty()
+        return filled
+
+    def evict_to(self, budget: int, sequences: Iterable[SequenceState]) -> None:
+        """Evict cells of sequences beyond a budget, swapped out or not, and drop older states with more cells.
+
+        Each swapped-out one is loaded for that, and those that were in memory go where there is room now.
+        Raises SwapError and SessionEvictedError; those that were reached by then have evicted, the others have not.
+        """
+        self.beginnings.shrink(0, most=0)
+        for block_loop in self._block_loops:
+            block_loop.budget = budget
+        for sequence in sequences:
+            if sequence.n_past > budget:
+                self.swap_in(sequence)
+                sequence.evict()
+            elif sequence in self.swap:
+                self.swap_in(sequence)
+
+    def release_later(self, sequence: SequenceState) -> None:
+        """Have a sequence forgotten at the next use. Call it from any thread, and in the midst of any call."""
+        self._released.append(sequence)
+
+    def reap(self) -> None:
+        """Forget the released sequences."""
+        while self._released:
+            # it stays in the queue until all of it is forgotten, so an interrupt loses nothing
+            sequence = self._released[0]
+            self.swap.forget(sequence)
+            sequence.lost = "this session is closed"
+            if sequence.is_loaded:
+                sequence.note()
+                sequence.block_loop.owner = None
+                sequence.block_loop.log = sequence.block_loop.archive = None
+            sequence.release()
+            self._released.popleft()
+
+    def close(self) -> None:
+        """Forget all sequences, before the cells are freed."""
+        for block_loop in self._block_loops:
+            owner = _owner(block_loop)
+            if owner is not None:
+                owner.note()
+                block_loop.owner = None
+        self.swap.close()
+
+    def _emptied_for(self, sequence: SequenceState) -> BlockLoop:
+        """Return a block loop whose cells no sequence has; the least recently used sequence is swapped out for it."""
+        at_turn = self._at_turn()
+        free = [it for it in self._block_loops if it.owner is None]
+        idle = [it for it in self._block_loops if it.owner not in at_turn]
+        block_loop = min(free or idle or self._block_loops, key=self._used.__getitem__)
+        self._swap_out(block_loop, sequence)
+        return block_loop
+
+    def _swap_out(self, block_loop: BlockLoop, following: SequenceState) -> None:
+        """Swap out the owner of cells to make way for `following`. An interrupt leaves the cells where they are."""
+        present = _owner(block_loop)
+        if present is not None:
+            present.settle()
+            self.forget_copy(present)
+            present.note()
+            if present.n_past > 0:
+                present.is_in_checkpoint = present.checkpoint() is not None
+                if not present.is_in_checkpoint:
+                    self.swap.store(present, block_loop, following)
+        block_loop.owner = None
+
+    def forget_copy(self, present: SequenceState) -> None:
+        """Free the copy of a loaded sequence's cells that an interrupted switch left."""
+        present.is_in_checkpoint = False
+        self.swap.forget(present)
+
+    def _swap_in(self, sequence: SequenceState, block_loop: BlockLoop) -> None:
+        """Load a sequence into free cells. Its copy stays until all of them are back."""
+        snapshot = sequence.checkpoint() if sequence.is_in_checkpoint else self.swap.get(sequence)
+        if snapshot is None and sequence.n_past > 0:
+            sequence.lost = "what this session had read and said was lost while others had the cells"
+            raise sequence.evicted()
+        block_loop.clear()
+        block_loop.pinned = sequence.pinned
+        if isinstance(snapshot, StoredSnapshot):
+            self._load(sequence, snapshot, block_loop)
+        elif snapshot is not None:
+            block_loop.restore(snapshot)
+        self._own(block_loop, sequence)
+        self.forget_copy(sequence)
+
+    def _own(self, block_loop: BlockLoop, sequence: SequenceState) -> None:
+        """Note that a sequence has the cells now."""
+        block_loop.work = sequence.work
+        sequence.block_loop = block_loop
+        block_loop.owner = sequence
+        self._note_use(block_loop)
+
+    def _note_use(self, block_loop: BlockLoop) -> None:
+        self._used[block_loop] = next(self._numbers)
+
+    def _load(self, sequence: SequenceState, snapshot: StoredSnapshot, block_loop: BlockLoop) -> None:
+        """Fill the cells from a file. Raises SwapError if it cannot be read, SessionEvictedError if it is damaged."""
+        try:
+            snapshot.load(block_loop)
+        except SessionFileError as error:
+            block_loop.clear()
+            sequence.lost = "what this session had read and said cannot be read back: its temporary file was changed"
+            raise sequence.evicted() from error
+        except OSError as error:
+            block_loop.clear()
+            raise SwapError(
+                f"what this session had read and said cannot be read back now: {error.strerror or error}; try again"
+            ) from error
+
+
+def _owner(block_loop: BlockLoop) -> SequenceState | None:
+    """Return the sequence that has the cells; None = no sequence has them."""
+    owner = block_loop.owner
+    assert owner is None or isinstance(owner, SequenceState)
+    return owner

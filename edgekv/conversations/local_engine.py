@@ -1,0 +1,218 @@
+"""The engine: a loaded model, and the conversations that take turns with its cells."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+from edgekv.archive.space import ArchiveSpace
+from edgekv.cells.loaded_model import LoadedModel
+from edgekv.errors import ConfigError, UnsupportedModelError
+from edgekv.generation.request import GenerationRequest, Logging
+from edgekv.memory import process
+from edgekv.options import Options
+from edgekv.planning.choice import Request
+from edgekv.planning.moved import moved_plan
+from edgekv.planning.plan import Plan
+from edgekv.planning.planner import plan_to_load
+from edgekv.prompt.template import chat_format
+
+from .cache_slots import CacheSlots
+from .conversation import Conversation
+from .history import HistoryPrompt, check_ids, history_prompt
+from .sequence_state import SequenceState
+from .session_file import load_log, load_session
+from .session_history import SessionHistory
+from .snapshot import Said, new_mark
+from .swap import SwapMemory, SwapSpace, usable_folder
+
+
+class LocalEngine:
+    """A loaded model and its cells, for the thread of a loop. Raises the errors of `Runtime`.
+
+    n_slots: conversations that may have cells at a time
+    at_turn: states of those that do not give them up now
+    mark: bytes that the snapshots of this engine carry, so that no other engine restores them; None = new ones
+    """
+
+    def __init__(self, path: Path, request: Request, mark: bytes | None = None) -> None:
+        self.mark = new_mark() if mark is None else mark
+        self.plan, header = plan_to_load(path, request)
+        self._opened = self.plan  # has the most cells
+        options = self.plan.resolve(request.options)
+        self.closed = False
+        self.n_slots = options.parallel
+        self.at_turn: set[SequenceState] = set()
+        sys.audit("edgekv.runtime", self.plan)  # read by tests that measure memory (edgekv.testing)
+        process.return_freed_memory()
+        with ExitStack() as made:
+            swap = made.enter_context(closing(_swap_space(self.plan, options)))
+            self.loaded = made.enter_context(closing(LoadedModel(path, header, self.plan, options, self.mark)))
+            self.slots = CacheSlots(self.loaded.block_loops, swap, lambda: self.at_turn)
+            made.callback(self.slots.close)
+            made.callback(process.hold(self.plan.peak_bytes - self.plan.parts.python))
+            self._made = made.pop_all()
+        folder = None if options.swap_dir is None else str(options.swap_dir)
+        self._archives = ArchiveSpace(folder, options.archive_bytes) if options.archives else None
+        self._histories: dict[int, HistoryPrompt] = {}  # stored histories by number
+        self._states: weakref.WeakSet[SequenceState] = weakref.WeakSet()  # their files go with the engine
+
+    def new_conversation(self, system: str | None, logging: Logging | None = None) -> Conversation:
+        """Begin a conversation. It takes the cells if they are free. Raises BudgetError if its message leaves no cells.
+
+        logging: keep a log; raises SessionFileError if the disk does not take it, and ConfigError for too small a cap
+        """
+        history = None if logging is None else SessionHistory(logging, self.plan)
+        with self._new_state(history) as state:
+            conversation = self._conversation(state, system)
+            self.slots.claim_if_free(state)
+            return conversation
+
+    def load_conversation(
+        self, path: Path, instead_of: Conversation | None = None, *, keeps_log: bool = True
+    ) -> Conversation:
+        """Load the conversation of a session file, by an absolute path, into the cells.
+
+        instead_of: a conversation that gives up its cells, and is not swapped out
+        keeps_log: keep the log of the file, if it has one
+
+        Raises SessionFileError, BudgetError or CeilingError if the file does not fit this engine, and SwapError; the
+        cells are then as before.
+        """
+        history = load_log(path, self.loaded, Logging()) if keeps_log else None
+        replaced = None if instead_of is None else instead_of.state
+        with self._new_state(history) as state:
+            system, said = self.slots.claim(
+                state, lambda it: load_session(path, self.loaded, it, state.archive), replaced
+            )
+            state.pinned = state.block_loop.pinned
+            return self._conversation(state, system, said)
+
+    def _conversation(self, state: SequenceState, system: str | None, begun: Said | None = None) -> Conversation:
+        """Return the conversation of a new state. begun: what was said in it, if it has cells"""
+        return Conversation(self.loaded, self.slots, state, system, stored=self._histories, begun=begun)
+
+    @contextmanager
+    def _new_state(self, history: SessionHistory | None) -> Iterator[SequenceState]:
+        """Yield a new state, which is released if the block fails."""
+        archive = None if self._archives is None else self._archives.new()
+        state = SequenceState(self.loaded.block_loop, history, archive)
+        self._states.add(state)
+        try:
+            yield state
+        except BaseException:
+            state.release()
+            self.slots.release_later(state)
+            raise
+
+    def set_memory(self, ceiling_bytes: int) -> Plan:
+        """Go under another ceiling: evict to what fits, and give the memory back; returns the plan. Needs the turn.
+
+        Raises CeilingError if the least budget does not fit, or that of a session with more pinned tokens, ConfigError
+        if cells lie on a device, and SwapError if swapped-out sessions find no room. The ceiling is then as before.
+        """
+        options = self.loaded.options
+        if options.gpu_layers or options.servers:
+            raise ConfigError(
+                "the ceiling of a runtime with layers on a device or another machine stays as it is; open one without"
+            )
+        pinned = (sum(end - first for first, end in state.pinned) for state in self._states)
+        n_pinned = max(pinned, default=0)
+        self._go_under(moved_plan(self._opened, options, ceiling_bytes, n_pinned=n_pinned))
+        beside = process.resident_bytes() - ceiling_bytes
+        if beside > 0:  # the program took memory that no plan knows
+            self._go_under(moved_plan(self._opened, options, ceiling_bytes, beside, n_pinned=n_pinned))
+        self.loaded.guard.go_under(self.plan)
+        return self.plan
+
+    def _go_under(self, plan: Plan) -> None:
+        """Give cells up or take them back as a plan has them. If that fails, the plan is as before."""
+        before = self.plan
+        try:
+            self._take(plan)
+            if plan.budget_cells < before.budget_cells:
+                self.slots.evict_to(plan.budget_cells, [state for state in self._states if not state.lost])
+            for block_loop in self.loaded.block_loops:
+                block_loop.resize(plan.budget_cells)
+                if plan.budget_cells < before.budget_cells:
+                    block_loop.shrink()
+        except BaseException:
+            self._take(before)
+            for block_loop in self.loaded.block_loops:
+                block_loop.resize(before.budget_cells)
+            raise
+        process.return_freed_memory()
+
+    def _take(self, plan: Plan) -> None:
+        self.plan = self.loaded.plan = plan
+        self.slots.swap.go_under(plan)
+
+    def tokenize(self, text: str, begin: bool, special: bool) -> list[int]:
+        """Return the tokens of a text.
+
+        begin: with the tokens that the model expects before a text, and after it
+        special: read names of control tokens as these tokens
+        """
+        return self.loaded.model.tokenize(text, begin=begin, special=special, space_prefix=begin)
+
+    def text_of(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens. Raises InputError for ids that the vocabulary lacks."""
+        return "".join(self.loaded.model.text(check_ids(tokens, self.loaded.model.n_vocab)))
+
+    def pieces_of(self, tokens: Sequence[int]) -> list[bytes]:
+        """Return the bytes of each token. Raises InputError for ids that the vocabulary lacks."""
+        model = self.loaded.model
+        return [model.piece(token, special=True) for token in check_ids(tokens, model.n_vocab)]
+
+    def count(self, request: GenerationRequest) -> int:
+        """Return the number of tokens of a history. Raises InputError."""
+        return history_prompt(request, self.loaded.model, self._histories).prompt().count()
+
+    def prompt_text(self, request: GenerationRequest) -> str:
+        """Return the text that a history of messages is read as. Raises InputError."""
+        return history_prompt(request, self.loaded.model, self._histories).prompt().text()
+
+    def store_history(self, request: GenerationRequest, folder: str | None) -> tuple[int, int]:
+        """Render and tokenise a history into a file in a folder.
+
+        Returns its number, for `GenerationRequest.stored`, and the tokens of its opening.
+        """
+        number = secrets.randbits(63)  # no other engine has a history of this number
+        self._histories[number] = history = HistoryPrompt(request, self.loaded.model).store(folder)
+        return number, history.n_opening
+
+    def forget_history(self, number: int) -> None:
+        """Remove the file of a stored history."""
+        self._histories.pop(number).close()
+
+    def reply_opening(self) -> str:
+        """Return the text that the chat template puts before a reply; "" if the model has no usable template."""
+        try:
+            return chat_format(self.loaded.model, with_system=False).after_user
+        except UnsupportedModelError:
+            return ""
+
+    def reap(self) -> None:
+        """Free the state of closed conversations."""
+        self.slots.reap()
+
+    def close(self) -> None:
+        """Free the model and its cells, and remove the files of all conversations."""
+        if not self.closed:
+            self.closed = True
+            self._made.close()
+            for state in self._states:
+                state.release()
+            for history in self._histories.values():
+                history.close()
+
+
+def _swap_space(plan: Plan, options: Options) -> SwapSpace:
+    """Return the swap space for sessions. Raises ConfigError for a folder that cannot be used."""
+    folder = None if options.swap_dir is None else usable_folder(str(options.swap_dir))
+    room = SwapMemory(plan, options.swap_memory_bytes)
+    return SwapSpace(room, plan.session_bytes, folder, options.swap_dir_bytes, evicts=options.swap_full == "evict")

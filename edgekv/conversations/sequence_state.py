@@ -1,0 +1,376 @@
+"""The state of one conversation: its cells, its log, and its turns, pending token and sampler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import NamedTuple
+
+from edgekv.archive.row_files import Mark
+from edgekv.archive.session_archive import Archive
+from edgekv.cells.block_loop import BlockLoop, Work
+from edgekv.errors import ArchiveError, EdgeKVError, SessionEvictedError
+from edgekv.generation.sampler import SamplerState
+from edgekv.store.log import TokenLog
+
+from .beginnings import Beginning
+from .session_history import SessionHistory
+from .snapshot import Said, Snapshot
+from .stored_snapshot import StoredSnapshot
+
+
+class _Prompt(NamedTuple):
+    """A prompt that is being read.
+
+    first: n_past before the prompt
+    states: states of the turns, while the prompt is read and after it
+    log: a log that holds its tokens already, and the state after each; None = a new prompt
+    opened: position of the first token of a content, after the opening; None = not reached yet
+    end: n_past after the prompt; None = more tokens may come
+    """
+
+    first: int
+    states: tuple[str, str]
+    log: TokenLog | None
+    opened: int | None = None
+    end: int | None = None
+
+
+class _Known(NamedTuple):
+    """All notes on a conversation. They are replaced as a whole, so an exception leaves no part of a change behind.
+
+    turns: the state of the turns before `prompt`
+    pending: a token that was generated after `said_at` tokens were fed
+    """
+
+    turns: str = "new"
+    pending: tuple[int, ...] = ()
+    said_at: int = 0
+    sampler: SamplerState | None = None
+    prompt: _Prompt | None = None
+
+
+class SequenceState:
+    """All state of a conversation, whether its cells are loaded or swapped out.
+
+    Turns and pending token are derived from the number of tokens that have cells. That number changes within one
+    native call, and nothing is noted after it. So the state agrees with the cells after any exception, also Ctrl-C: a
+    token is pending until there are more tokens than when it was generated, and a prompt that fed no token has changed
+    nothing.
+
+    history: log and checkpoints; None = the conversation keeps none
+    archive: what was evicted; None = it is forgotten
+    block_loop: the one that has its cells, or had them last
+    pinned: position ranges [p0, p1) that are never evicted
+    work: counters of the block loop for this conversation
+    lost: the reason why its state is gone; "" = it is not gone
+    is_in_checkpoint: it is swapped out as a checkpoint, and has no other copy
+    figures: the tokens that it has read and generated, and its cells per head, as they were last noted: at the end of
+        every call, pause and block. Any thread may read them, and call `pending_after`. All else needs the turn
+    """
+
+    def __init__(
+        self, block_loop: BlockLoop, history: SessionHistory | None = None, archive: Archive | None = None
+    ) -> None:
+        self.history = history
+        self.archive = archive
+        self.pinned: tuple[tuple[int, int], ...] = ()
+        self.work = Work()
+        self.lost = ""
+        self.is_in_checkpoint = False
+        self.block_loop = block_loop
+        self._known = _Known()
+        self.figures = 0, 0
+        self._n_recallable = 0  # while an archive lacks some, as noted at the end of a call
+        self._unfinished: Callable[[], None] | None = None  # an interrupted change, made again at the next use
+
+    @property
+    def is_loaded(self) -> bool:
+        """True if it has the cells."""
+        return self.block_loop.owner is self
+
+    @property
+    def n_past(self) -> int:
+        """Tokens read and generated so far."""
+        return self.block_loop.cache.n_past if self.is_loaded else self.figures[0]
+
+    @property
+    def n_cells(self) -> int:
+        """Cells used per head."""
+        return self.block_loop.cache.n_cells if self.is_loaded else self.figures[1]
+
+    def note(self) -> None:
+        """Update counters and figures, if it has the cells."""
+        if self.is_loaded:
+            cache = self.block_loop.cache
+            self.work, self.figures = self.block_loop.work, (cache.n_past, cache.n_cells)
+
+    @property
+    def n_recallable(self) -> int:
+        """Tokens with archived rows and no cell, on average over heads, as of `figures`. Any thread may ask."""
+        n_past, n_cells = self.figures
+        if self.archive is None or n_cells >= n_past:
+            return 0
+        return n_past - n_cells if self.archive.is_whole else self._n_recallable
+
+    def note_recallable(self) -> None:
+        """Note the number of recallable tokens, with the cells."""
+        if self.archive is not None and not self.archive.is_whole:
+            self._n_recallable = self.archive.n_recallable(self.block_loop.cache)
+
+    def evict(self) -> None:
+        """Evict the cells beyond the budget, which it has, and drop checkpoints, which may have more."""
+        self.settle()
+        self.block_loop.shrink()
+        if self.history is not None:
+            self.history.checkpoints.drop_from(0)
+        self.note()
+
+    def empty(self) -> None:
+        """Note that its cells were given to another conversation."""
+        self.figures = 0, 0
+
+    def evicted(self) -> SessionEvictedError:
+        """Return the error for using it after its state is gone."""
+        return SessionEvictedError(f"{self.lost}; open another with Runtime.session()")
+
+    def release(self) -> None:
+        """Remove all files of log, checkpoints and archive."""
+        if self.archive is not None:
+            self.archive.close()
+            self.archive = None
+        if self.history is not None:
+            self.history.close()
+            self.history = None
+
+    def use_log(self) -> None:
+        """Have the block loop note every feed in the log, and archive what it evicts."""
+        self.block_loop.log = None if self.history is None else self.history.log
+        self.block_loop.archive = self.archive
+
+    def settle(self) -> None:
+        """Bring log and the block loop's notes into agreement with the cells, and redo an interrupted change."""
+        if self.is_loaded:
+            self.use_log()
+            self.block_loop.settle()
+            if self._unfinished is not None:
+                self._change(self._unfinished)
+        if self.n_past == 0 and self.turns != "new":  # a device may have lost all cells
+            self.set(Said(sampler=self.sampler))
+        if self.history is not None:
+            self.history.log.cut(self.n_past)
+        if self.archive is not None:
+            self.archive.cut(self.n_past)
+
+    @property
+    def is_settled(self) -> bool:
+        """True if the log agrees with the cells, and no change is unfinished."""
+        return self._unfinished is None and (self.history is None or len(self.history.log) == self.n_past)
+
+    def restorable(self, n: int) -> int:
+        """Return the tokens that `go_back` to n tokens leaves."""
+        if n >= self.n_past or self.history is None:
+            return min(n, self.n_past)
+        if n >= self.block_loop.earliest:
+            return n
+        return self._refillable(self.history.restorable(n), n)
+
+    def _refillable(self, first: int, n: int) -> int:
+        """Return up to which token, at most n, the archive can bring back the cells, after the first `first` ones."""
+        if self.archive is None or not self.block_loop.refills:
+            return first
+        if self.is_loaded:
+            self.archive.append(self.block_loop.cache)
+        return self.archive.reaches(first, n)
+
+    def go_back(self, n: int, *, other_draws: bool = False) -> None:
+        """Go back to n tokens if the cells of later ones can be dropped.
+
+        Otherwise go back to the newest checkpoint of at most n tokens, or to the beginning. From there the archive
+        brings back the cells that the policy keeps of the first n tokens, if it has their rows.
+
+        The log keeps n tokens.
+        other_draws: the sampler does not go back, but for the tokens that it penalises
+        """
+        drawn = self.sampler
+        if n >= self.n_past:
+            return
+        n_before = self.n_past
+        drops = n >= self.block_loop.earliest  # decided once: a change that is made again may find half of a checkpoint
+        if not drops:
+            self._refillable(0, n)  # archives the newest tokens before their cells change
+
+        def change() -> None:
+            said = Said()
+            if self.history is None:
+                self.block_loop.begin()
+            elif drops:
+                said = self.history.dropped_to(n, self.block_loop)
+            else:
+                said = self._refilled(n, n_before, self.history.back_to(n, self.block_loop))
+            if self.archive is not None:
+                self.archive.cut(self.n_past)
+            if other_draws and drawn is not None:
+                said = said._replace(sampler=replace(drawn, newest=() if said.sampler is None else said.sampler.newest))
+            self.set(said)
+            if self.history is not None:
+                self.history.log.cut(n)
+
+        self._change(change)
+
+    def _refilled(self, n: int, n_before: int, said: Said) -> Said:
+        """Refill the cells up to the n-th token, as far as the archive has their rows; returns what was said by then.
+
+        n_before: tokens of the text that is gone back in; said: what was said by now
+        """
+        first, history = self.n_past, self.history
+        end = self._refillable(first, n)
+        if history is None or self.archive is None or end == first:
+            return said
+        with suppress(ArchiveError):  # it is noted, and the others are read again
+            self.block_loop.refill(history.log.tokens(first, end), self.archive, n_before - first)
+        return Said(history.log.state_at(self.n_past), sampler=said.sampler)
+
+    def begin_with(self, beginning: Beginning, log: TokenLog, n_common: int) -> None:
+        """Go to a beginning that other conversations share; needs a log.
+
+        log: takes the place of the log, and holds the tokens of the beginning
+        n_common: length of the common prefix of both logs
+
+        If the file of the beginning is gone or damaged, go back as `go_back` does.
+        """
+        assert self.history is not None
+        history, before = self.history, self.history.log
+
+        def change() -> None:
+            if beginning.load(self.block_loop):
+                history.checkpoints.drop_from(n_common + 1)
+                history.log = log
+                self.set(Said(beginning.turns))
+                self._go_to_archive(beginning.archive)
+            else:
+                self.set(history.back_to(n_common, self.block_loop))
+                history.log.cut(n_common)
+                if self.archive is not None:
+                    self.archive.cut(self.n_past)
+            self.use_log()
+
+        self._change(change)
+        (before if history.log is log else log).close()
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back to a snapshot. Raises SessionError for one without a history if this conversation keeps one."""
+
+        def change() -> None:
+            before, block_loop = self.history, self.block_loop
+            if before is None:
+                block_loop.restore(snapshot.block_loop)
+                self.set(snapshot.said)
+                self._go_to_archive(snapshot.archive)
+                return
+            history = before.restored(snapshot, block_loop)
+            self.set(snapshot.said)
+            self._go_to_archive(snapshot.archive)
+            self.history, block_loop.log = history, history.log
+            before.log.close()
+
+        self._change(change)
+
+    def _go_to_archive(self, mark: Mark | None) -> None:
+        """Have the archive go to the tokens of a mark, which have the cells now."""
+        if self.archive is not None:
+            self.archive.go_to(mark, self.block_loop.cache)
+
+    def _change(self, change: Callable[[], None]) -> None:
+        """Change cells, log and turns as one. After an exception the next `settle` makes the whole change again.
+
+        A change that was refused before any cell changed is forgotten.
+        """
+        cache = self.block_loop.cache
+        n_overwritten = cache.n_overwritten
+        self._unfinished = change
+        try:
+            change()
+        except EdgeKVError:
+            if cache.n_overwritten == n_overwritten:
+                self._unfinished = None
+            raise
+        self._unfinished = None
+
+    def checkpoint(self) -> StoredSnapshot | None:
+        """Return the newest checkpoint if it matches the current state. Such a session needs no swap space."""
+        return None if self.history is None else self.history.current_checkpoint(self.n_past, self.said)
+
+    @property
+    def said(self) -> Said:
+        """Turns, pending tokens and sampler."""
+        return Said(self.turns, self.pending, self.sampler)
+
+    @property
+    def turns(self) -> str:
+        """The state of the turns, one of `prompt.turns.Turns`."""
+        known, n_past = self._known, self.n_past
+        prompt = known.prompt
+        if prompt is None:
+            return known.turns
+        if prompt.log is not None:
+            return known.turns if n_past <= prompt.first else prompt.log.state_at(n_past)
+        if prompt.end is not None and n_past >= prompt.end:
+            return prompt.states[1]
+        if n_past <= prompt.first:
+            return known.turns
+        if known.turns == "new" and (prompt.opened is None or n_past <= prompt.opened):
+            return "opening"
+        return prompt.states[0]
+
+    @property
+    def pending(self) -> tuple[int, ...]:
+        """The generated token that is not fed yet, if there is one."""
+        return self.pending_after(self.n_past)
+
+    def pending_after(self, n_past: int) -> tuple[int, ...]:
+        """Return the generated token that is not among the first n_past tokens, if there is one. Any thread may ask."""
+        known = self._known
+        prompt = known.prompt
+        read = prompt is not None and prompt.end is not None and n_past >= prompt.end
+        return () if read or n_past > known.said_at else known.pending
+
+    @property
+    def sampler(self) -> SamplerState | None:
+        """The state of the sampler after the last generated token; None = there was none."""
+        return self._known.sampler
+
+    def set(self, said: Said) -> None:
+        """Set the state after the tokens that are fed now, for example from a snapshot."""
+        self._known = _Known(said.turns, said.pending, self.n_past, said.sampler)
+
+    def read(self, states: tuple[str, str], log: TokenLog | None = None) -> None:
+        """Begin to read a prompt. The pending token is its first token, or is given up.
+
+        states: states of the turns, while the prompt is read and after it
+        log: a log that holds its tokens already, and the state after each
+        """
+        prompt = _Prompt(self.n_past, states, log)
+        self._known = self._known._replace(turns=self.turns, pending=self.pending, prompt=prompt)
+
+    def open(self, position: int) -> None:
+        """Note the position of the first token of a content of the prompt; later calls change nothing."""
+        prompt = self._known.prompt
+        if prompt is not None and prompt.opened is None:
+            self._known = self._known._replace(prompt=prompt._replace(opened=position))
+
+    def end(self, n_past: int) -> None:
+        """Note n_past at the end of the prompt."""
+        prompt = self._known.prompt
+        if prompt is not None:
+            self._known = self._known._replace(prompt=prompt._replace(end=n_past))
+
+    def note_token(self, token: int, sampler: SamplerState) -> None:
+        """Note a generated token, and the sampler after it. Others may have the cells before the next one."""
+        self.note()
+        self._known = _Known(self.turns, (token,), self.n_past, sampler)
+
+    def note_end(self, sampler: SamplerState) -> None:
+        """Note the sampler after a token that ends a reply. Such a token does not belong to the reply."""
+        self._known = self._known._replace(sampler=sampler)

@@ -1,0 +1,52 @@
+"""Snapshots: copies in memory of the state of a session, which it can go back to any number of times."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from edgekv.archive.row_files import Mark
+from edgekv.cells.block_loop_snapshot import BlockLoopSnapshot
+from edgekv.generation.sampler import SamplerState
+from edgekv.store.log import LogCopy
+
+
+class Said(NamedTuple):
+    """The state of a conversation beside its cells and its log.
+
+    turns: the state of its turns, one of `prompt.turns.Turns`
+    pending: tokens that are generated, but not fed yet
+    sampler: the state of the sampler after the last reply; None = there was no reply
+    """
+
+    turns: str = "new"
+    pending: tuple[int, ...] = ()
+    sampler: SamplerState | None = None
+
+
+def new_mark() -> bytes:
+    """Return a mark for the snapshots of an engine, so that no other engine restores them."""
+    return secrets.token_bytes(8)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Snapshot:
+    """The state of a session, for `Session.restore`. Opaque; it can be pickled.
+
+    runtime: mark of the runtime that it was taken in
+    log: the tokens of prompts and replies; None = the session keeps no history
+    archive: the tokens that its archive goes back to; None = it has none
+    """
+
+    runtime: bytes
+    system: str | None
+    said: Said
+    block_loop: BlockLoopSnapshot
+    log: LogCopy | None = None
+    archive: Mark | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of cells and log."""
+        return self.block_loop.cells.nbytes + (0 if self.log is None else self.log.nbytes)

@@ -1,0 +1,36 @@
+"""Snapshots on the disk for the engine that took them, in files without a name."""
+
+from __future__ import annotations
+
+import atexit  # noqa: F401  (weakref.finalize imports it, which would be after the plan)
+import weakref
+from io import FileIO
+
+from edgekv.cells.block_loop import BlockLoop
+from edgekv.store.block_file import Part
+from edgekv.store.snapshot_file import SnapshotFile
+
+
+class StoredSnapshot:
+    """A snapshot file of a block loop as it is now. It is gone when it is closed, or when the process ends.
+
+    nbytes: bytes of its cells and history
+    close: removes it
+
+    Nothing is flushed to the disk, because no other process reads it.
+    """
+
+    def __init__(self, file: FileIO | Part, block_loop: BlockLoop) -> None:
+        """Write it to an empty file, which belongs to it then. Raise OSError if that fails; then nothing is left."""
+        self.nbytes = block_loop.snapshot_bytes
+        self.file = file
+        self.close = weakref.finalize(self, file.close)
+        try:
+            block_loop.write(self.file)
+        except BaseException:
+            self.close()
+            raise
+
+    def load(self, block_loop: BlockLoop) -> None:
+        """Put the block loop back into this state. Raises the errors of `BlockLoop.load`."""
+        block_loop.load(SnapshotFile(self.file, "the file of a session"))
