@@ -58,7 +58,7 @@ def test_with_an_archive_each_question_recalls_anew(asked, monkeypatch, focus):
     recalled = []
 
     def noted(*args, **options):
-        recalled.append(recall(*args, **options))
+        recalled.append((yield from recall(*args, **options)))
         return recalled[-1]
 
     recall = Archive.recall

@@ -136,7 +136,7 @@ def test_a_smaller_block_refuses_what_is_longer_and_not_replayed_yet(open_runtim
 
 
 def test_a_scoring_that_fails_replays_again(open_runtime, probes, monkeypatch):
-    with open_runtime(policy=POLICY) as rt, rt.session() as session:
+    with open_runtime(policy=POLICY) as rt:
         cache, compact = rt.block_loop.cache, rt.block_loop.cache.compact
         rt.block_loop.step(5)
 
@@ -153,4 +153,4 @@ def test_a_scoring_that_fails_replays_again(open_runtime, probes, monkeypatch):
         assert probes[-1][-3:] == [5, 6, 7]
         assert np.array_equal(cache.positions(0, 0), np.arange(4))
         assert rt.block_loop.block_replay.unscored == (9,)
-        assert session.n_past == 4
+        assert cache.n_past == 4

@@ -67,7 +67,7 @@ def test_an_idle_session_gives_its_cells_up_at_once(model):
         newest = session.n_past - 1
         rt.block_loop.resize(SMALL)
         rt.block_loop.shrink()
-        assert session.n_cells == SMALL
+        assert rt.block_loop.cache.n_cells == SMALL
         assert all(newest in positions for positions in kept(rt, session))
 
 

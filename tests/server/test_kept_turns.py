@@ -8,7 +8,7 @@ import pytest
 from asgi import said
 
 import edgekv
-from edgekv.server import coverage_file
+from edgekv.api import coverage_file
 
 PATH = "/v1/chat/completions"
 BOOK = " ".join(f"word{i % 97}" for i in range(150))
