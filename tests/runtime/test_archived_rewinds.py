@@ -7,6 +7,7 @@ import os
 
 import numpy as np
 import pytest
+from archived_kinds import ARCHIVED, KINDS
 from small import SETTINGS, words
 
 import edgekv
@@ -14,18 +15,11 @@ from edgekv.binding.cache import Cache
 from edgekv.generation.sampler import GREEDY
 from edgekv.testing.models.families import make_family
 
-ARCHIVED = {"policy": "keydiff", "archive": "64MiB", "reposition": "never", "allow_beyond_trained": True}
-KINDS = {
-    "plain": {},
-    "turned": {"reposition": "always"},
-    "q8_0": {"kv_type": "q8_0"},
+REWOUND = KINDS | {
     "q4_0 turned": {"kv_type": "q4_0", "reposition": "always"},
-    "heads apart": {"policy": "keydiff+ada"},
-    "means": {"policy": "keydiff+ada+merge"},
     "norms of values": {"policy": "keydiff+critical"},
     "sinks and newest": {"policy": "sink"},
     "drafts": {"prompt_lookup": "on"},
-    "slots": {"parallel": 2},
 }
 BLOCK, BUDGET, RECENT = (SETTINGS[name] for name in ("block", "budget", "recent"))
 QUERIES = ["snapkv+ada", "h2o", "tova", "expected", "ahakv"]
@@ -96,7 +90,7 @@ def tokens_of(runtime, n):
     return runtime.tokenize(words(n))
 
 
-@pytest.mark.parametrize("options", KINDS.values(), ids=KINDS.keys())
+@pytest.mark.parametrize("options", REWOUND.values(), ids=REWOUND.keys())
 def test_going_back_leaves_the_cells_of_a_session_that_read_no_further(open_runtime, decoded, options):
     with open_runtime(**ARCHIVED | options) as rt, rt.session(history=True) as session:
         tokens = tokens_of(rt, 150)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from archived_kinds import ARCHIVED, KINDS
 from small import words
 
 from edgekv.archive import stored_rows
@@ -15,16 +16,9 @@ from edgekv.generation.sampler import GREEDY
 from edgekv.memory.sizes import format_size
 from edgekv.store.snapshot_file import Section, open_snapshot_file, sizes_of
 
-ARCHIVED = {"policy": "keydiff", "archive": "64MiB", "reposition": "never", "allow_beyond_trained": True}
-KINDS = {
-    "plain": {},
-    "turned": {"reposition": "always"},
-    "q8_0": {"kv_type": "q8_0"},
-    "heads apart": {"policy": "keydiff+ada"},
-    "means": {"policy": "keydiff+ada+merge"},
+SAVED = KINDS | {
     "carried scores": {"policy": "h2o"},
     "drafts": {"prompt_lookup": "on"},
-    "slots": {"parallel": 2},
     "isolated": {"isolated": True},
 }
 pytestmark = pytest.mark.usefixtures("talkative")
@@ -43,7 +37,7 @@ def told(session):
 
 
 @pytest.mark.parametrize("compress", [False, True])
-@pytest.mark.parametrize("options", KINDS.values(), ids=KINDS.keys())
+@pytest.mark.parametrize("options", SAVED.values(), ids=SAVED.keys())
 def test_a_loaded_session_says_what_the_saved_one_says(open_runtime, tmp_path, options, compress):
     with open_runtime(**ARCHIVED | options) as rt, rt.session(history=True) as session:
         session.read(words(150))
@@ -155,23 +149,33 @@ def test_a_smaller_limit_keeps_what_came_first(open_runtime, tmp_path):
         assert "are full; tokens from 512 on" in session.stats.archive_failure
 
 
+@pytest.fixture
+def failure_after(open_runtime, tmp_path, monkeypatch):
+    """A function that saves an archive as these sections, loads it, and returns what the next reply says of it."""
+
+    def told_of(sections):
+        monkeypatch.setattr(conversation, "archive_sections", sections)
+        with open_runtime(**ARCHIVED) as rt, rt.session() as session:
+            session.read(words(150))
+            session.save(tmp_path / "it.session")
+            with rt.load_session(tmp_path / "it.session") as loaded:
+                said(loaded)
+                assert loaded.stats.forgotten_tokens > 0
+                return loaded.stats.archive_failure
+
+    return told_of
+
+
 @pytest.mark.parametrize("positions", [[0], [5, 5], [-1, 100], [0, 1 << 30], [0, 200], [0, 100, 200]])
-def test_impossible_positions_are_said_and_nothing_is_read_by_them(open_runtime, tmp_path, monkeypatch, positions):
+def test_impossible_positions_are_said_and_nothing_is_read_by_them(failure_after, positions):
     def sections(archive, cache):
         _, rows = stored_rows.archive_sections(archive, cache)
         return [Section.of("archived", np.array(positions, np.int32)), rows]
 
-    monkeypatch.setattr(conversation, "archive_sections", sections)
-    with open_runtime(**ARCHIVED) as rt, rt.session() as session:
-        session.read(words(150))
-        session.save(tmp_path / "it.session")
-        with rt.load_session(tmp_path / "it.session") as loaded:
-            said(loaded)
-            assert "cannot be read" in loaded.stats.archive_failure
-            assert loaded.stats.forgotten_tokens > 0
+    assert "cannot be read" in failure_after(sections)
 
 
-def test_rows_of_another_place_are_not_what_was_written(open_runtime, tmp_path, monkeypatch):
+def test_rows_of_another_place_are_not_what_was_written(failure_after):
     def sections(archive, cache):
         positions, rows = stored_rows.archive_sections(archive, cache)
         pieces = [piece.copy() for piece in rows.pieces]
@@ -179,14 +183,7 @@ def test_rows_of_another_place_are_not_what_was_written(open_runtime, tmp_path, 
         half = len(whole) // 2
         return [positions, Section("archive", rows.n_bytes, (whole[half:], whole[:half]))]
 
-    monkeypatch.setattr(conversation, "archive_sections", sections)
-    with open_runtime(**ARCHIVED) as rt, rt.session() as session:
-        session.read(words(150))
-        session.save(tmp_path / "it.session")
-        with rt.load_session(tmp_path / "it.session") as loaded:
-            said(loaded)
-            assert "is not what was written" in loaded.stats.archive_failure
-            assert loaded.stats.forgotten_tokens > 0
+    assert "is not what was written" in failure_after(sections)
 
 
 def test_a_damaged_file_is_refused_whole(open_runtime, tmp_path):

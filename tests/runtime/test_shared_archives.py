@@ -7,22 +7,14 @@ from io import FileIO
 
 import numpy as np
 import pytest
+from archived_kinds import ARCHIVED, KINDS
 from open_files import LISTS_FILES, n_open
 from small import words
 
 from edgekv.binding.row_archive import SEGMENT_TOKENS
 from edgekv.generation.sampler import GREEDY
 
-ARCHIVED = {"policy": "keydiff", "archive": "64MiB", "reposition": "never", "allow_beyond_trained": True}
-KINDS = {
-    "plain": {},
-    "turned": {"reposition": "always"},
-    "q8_0": {"kv_type": "q8_0"},
-    "heads apart": {"policy": "keydiff+ada"},
-    "means": {"policy": "keydiff+ada+merge"},
-    "carried scores": {"policy": "h2o"},
-    "slots": {"parallel": 2},
-}
+SHARED = KINDS | {"carried scores": {"policy": "h2o"}}
 pytestmark = pytest.mark.usefixtures("talkative")
 
 
@@ -42,7 +34,7 @@ def told(session):
     return found
 
 
-@pytest.mark.parametrize("options", KINDS.values(), ids=KINDS.keys())
+@pytest.mark.parametrize("options", SHARED.values(), ids=SHARED.keys())
 def test_forks_go_on_as_sessions_that_read_all_of_it(open_runtime, options):
     with open_runtime(**ARCHIVED | options) as rt:
 
