@@ -418,6 +418,11 @@ class Options:
         return min(DRAFT_TOKENS, self.n_ubatch - 1) if self.prompt_lookup == "on" else 0
 
     @property
+    def swap_folder(self) -> str | None:
+        """The folder of swapped-out sessions and archives; None = that of TMPDIR."""
+        return None if self.swap_dir is None else str(self.swap_dir)
+
+    @property
     def spare_cells(self) -> int:
         """Cells that generation fills before it evicts."""
         return self.block if self.evict_every is None else self.evict_every

@@ -118,11 +118,10 @@ class CacheSlots:
         for block_loop in self._block_loops:
             block_loop.budget = budget
         for sequence in sequences:
+            if sequence.n_past > budget or sequence in self.swap:
+                self.swap_in(sequence)
             if sequence.n_past > budget:
-                self.swap_in(sequence)
                 sequence.evict()
-            elif sequence in self.swap:
-                self.swap_in(sequence)
 
     def release_later(self, sequence: SequenceState) -> None:
         """Have a sequence forgotten at the next use. Call it from any thread, and in the midst of any call."""

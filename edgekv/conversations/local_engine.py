@@ -56,8 +56,7 @@ class LocalEngine:
             made.callback(self.slots.close)
             made.callback(process.hold(self.plan.peak_bytes - self.plan.parts.python))
             self._made = made.pop_all()
-        folder = None if options.swap_dir is None else str(options.swap_dir)
-        self._archives = ArchiveSpace(folder, options.archive_bytes) if options.archives else None
+        self._archives = ArchiveSpace(options.swap_folder, options.archive_bytes) if options.archives else None
         self._histories: dict[int, HistoryPrompt] = {}  # stored histories by number
         self._states: weakref.WeakSet[SequenceState] = weakref.WeakSet()  # their files go with the engine
 
@@ -213,6 +212,6 @@ class LocalEngine:
 
 def _swap_space(plan: Plan, options: Options) -> SwapSpace:
     """Return the swap space for sessions. Raises ConfigError for a folder that cannot be used."""
-    folder = None if options.swap_dir is None else usable_folder(str(options.swap_dir))
+    folder = None if options.swap_folder is None else usable_folder(options.swap_folder)
     room = SwapMemory(plan, options.swap_memory_bytes)
     return SwapSpace(room, plan.session_bytes, folder, options.swap_dir_bytes, evicts=options.swap_full == "evict")

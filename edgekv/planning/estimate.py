@@ -267,8 +267,7 @@ def _archive_limit(options: Options) -> int:
     """Return the most bytes that the archive of a session takes on the disk."""
     if not options.archives:
         return 0
-    folder = None if options.swap_dir is None else str(options.swap_dir)
-    return free_share(folder) if options.archive_bytes is None else options.archive_bytes
+    return free_share(options.swap_folder) if options.archive_bytes is None else options.archive_bytes
 
 
 def _grammar_bytes(n_vocab: int, n_replies: int) -> int:
