@@ -105,8 +105,8 @@ def complete(
 ) -> None:
     """Continue a text of any length, as it stands, under the memory ceiling. Base models can do nothing else.
 
-    Files and the text follow each other without anything between them. Names of control tokens there are these tokens.
-    Only what comes after them is printed.
+    Files and the text follow each other without anything between them. A name of a control token in the
+    text becomes this token. Only the continuation is printed.
 
     Without -f, text that is piped in is read. In a loop over lines add </dev/null, or it takes the loop's lines.
     """
@@ -132,9 +132,9 @@ def _answer(
 ) -> None:
     """Print a reply and its figures.
 
-    reply: begins it, with what shows how far the prompt is read
+    reply: begins the reply; takes the progress callback
 
-    Raises CeilingExceededError after that, if the reply ended so: what was said and measured is reported first.
+    Raises CeilingExceededError if the reply ended so, after its text and figures are printed.
     """
     answer: list[str] = []
     exceeded: edgekv.CeilingExceededError | None = None

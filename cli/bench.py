@@ -159,7 +159,7 @@ def _rows(label: str, spreads: list[tuple[str, str]]) -> list[list[str]]:
 
 
 def _spread(spread: dict[str, float] | None, scale: float, form: str, sign: str = "") -> tuple[str, str]:
-    """A median and its range, as text; of what there is not, nothing."""
+    """Return a median and its range as two texts, both "" if nothing was measured."""
     if spread is None or spread["max"] == 0:
         return "", ""
     median, low, high = (format(spread[name] * scale, form) for name in ("median", "min", "max"))

@@ -95,4 +95,4 @@ def run_options(
     ] = None,
     rpc: NoRpc = None,
 ) -> None:
-    """Never called: its parameters are those of `run`."""
+    """Declare the parameters of `run`. Nothing calls this."""

@@ -40,7 +40,7 @@ def print_tables(measured: Measured, baseline: str | None) -> None:
 
 
 def as_json(measured: Measured, baseline: str | None) -> str:
-    """Everything that the tables say, and what it was measured with."""
+    """Return the results of all tables, and the versions and settings that they were measured with."""
     tables = {task.name: task.table(part, baseline).data for task, part in by_task(measured)}
     refused = dict.fromkeys(result["refused"] for _, result in measured if "refused" in result)
     about = {"edgekv": version("edgekv"), "machine": platform.machine(), "python": platform.python_version()}

@@ -41,7 +41,7 @@ class FilesCommand(SectionedCommand):
     """A command whose option -f takes all words that are files, up to the first that is none."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse arguments. A pattern that a shell has spelt out follows -f as many words."""
+        """Parse arguments. A shell may have expanded a pattern after -f; all those words belong to it."""
         return super().parse_args(ctx, list(with_flags(args)))
 
 
@@ -83,8 +83,8 @@ def text_files(named: Sequence[Path] | None) -> Iterator[list[File]]:
 def checked_texts(paths: Sequence[Path], stack: ExitStack) -> list[NamedFile]:
     """Return texts of files under the files' names, which last as long as a stack. Each is read once, to check it.
 
-    Of several files, those that hold nothing are left out, and the command says so. Raises InputError for a file that
-    is no text, and if all hold nothing.
+    An empty file among several is left out, and the command says so. Raises InputError for a file that is no text, and
+    if all files are empty.
     """
     read, blank, problem = list[tuple[Path, Path]](), list[str](), None
     for path in paths:
@@ -153,11 +153,11 @@ def _is_offered() -> bool:
 
 
 def found_files(named: Iterable[Path]) -> list[Path]:
-    """Return the files that are meant: a folder stands for the texts in it, and a pattern for what it matches.
+    """Return the named files. A folder stands for the texts in it, a pattern for the files that match.
 
-    Files of a folder come in order of their paths, without hidden ones, those that its .gitignore names, and those that
-    are no texts. "-" and names of nothing stay as they are. Raises InputError for a folder or a pattern without texts,
-    and for too many files.
+    Files of a folder come in order of their paths. Hidden files, files that its .gitignore names and files that are no
+    texts are left out. "-" and names without a file stay as they are. Raises InputError for a folder or a pattern
+    without texts, and for too many files.
     """
     found: list[Path] = []
     for path in named:
@@ -168,7 +168,7 @@ def found_files(named: Iterable[Path]) -> list[Path]:
 
 
 def readable(files: list[Path]) -> list[Path]:
-    """Return files that a chat may attach. Raises InputError for one that is no file."""
+    """Return files that a chat may attach. Raises InputError for a path that is no file."""
     for path in files:
         if not path.is_file():
             raise edgekv.InputError(f"{str(path)!r} is not a file; name a text file")
@@ -250,7 +250,7 @@ def _walked(folder: Path) -> Iterator[Path]:
 
 
 def _is_text(path: Path) -> bool:
-    """Return True if a file begins with characters in its encoding, none of which is NUL, and not with blanks alone."""
+    """Return True if a file begins with text in its encoding: no NUL, and more than blanks."""
     try:
         with path.open("rb") as file:
             beginning = file.read(LOOKED_AT)

@@ -1,6 +1,6 @@
 """Kept tokens on a terminal: the text in shades, and a map of positions by layer or head.
 
-A shade is a colour behind the text. Where there are no colours it is a mark in a line below.
+A shade is a colour behind the text, or a mark in a line below if the terminal has no colours.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ def _run() -> int:
 
 
 def _failed(error: OSError) -> int:
-    """Say what the system refused. Without a name of a file it is standard output, which is not used again."""
+    """Say what the system refused. An error that names no file is about standard output, which is not used again."""
     reason = error.strerror or str(error)
     if error.errno is None:  # raised by a library, such as the one that looks for the shell of --install-completion
         reason = reason or "the shell that runs edgekv is unknown; use bash, zsh, fish or PowerShell"

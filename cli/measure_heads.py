@@ -65,7 +65,7 @@ def heads(
     """Measure which heads of a model need many cells, for policies with +heads.
 
     Every passage is read twice, as the policy replay does. The table goes into a small file beside the model, or into
-    the cache where that folder cannot be written.
+    the cache if that folder cannot be written.
     """
     from edgekv.evals.head_needs import measure
     from edgekv.evals.measured_heads import writable_path_in_cache, write_table

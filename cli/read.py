@@ -51,9 +51,9 @@ def read(
         bool, typer.Option("--force", help="Replace what has that name, and begin anew where it was read in part.")
     ] = False,
 ) -> None:
-    """Read text files of any length, and save what was kept: `ask --from NAME` asks about it, also next week.
+    """Read text files of any length and save the session. `ask --from NAME` asks about it, also next week.
 
-    Ctrl-C keeps what was read until then, and the same command goes on from there.
+    Ctrl-C saves the part that was read, and the same command goes on from there.
     """
     path, partial, owned = writable_path_of(save), path_of(save + PARTIAL), Ownership()
     if path.exists() and not force:
@@ -131,7 +131,7 @@ def _read(session: edgekv.Session, files: Sequence[File], focus: str | list[str]
 
 
 def _keep_part(session: edgekv.Session, name: str, owned: Ownership) -> None:
-    """Save what was read in part, if anything of the text was, and say so."""
+    """Save the part that was read, if any of the text was, and say so."""
     try:
         has_text = any(turn.role == "user" for turn in session.turns())
     except edgekv.SessionError:
@@ -184,7 +184,7 @@ def _joined(files: Sequence[File]) -> Iterator[str]:
 
 
 def _after(beginning: Iterable[str], text: Iterator[str]) -> Iterator[str]:
-    """Yield what comes after a beginning of a text, piece by piece."""
+    """Yield the rest of a text after its beginning, piece by piece."""
     at_hand = ""
     for piece in beginning:
         while len(at_hand) < len(piece) and (more := next(text, None)) is not None:

@@ -22,7 +22,7 @@ from edgekv.warmup import register_warmup
 
 
 def console_of(*, stderr: bool) -> Console:
-    """A console over one of the two streams, which writes no escape codes if NO_COLOR is set, as in a pipe."""
+    """Return a console over one of the two streams. It writes no escape codes in a pipe, or if NO_COLOR is set."""
     return Console(stderr=stderr, highlight=False, force_terminal=False if os.environ.get("NO_COLOR") else None)
 
 
@@ -110,7 +110,7 @@ def print_footer(stats: edgekv.Stats, plan: edgekv.Plan) -> None:
 
 
 def figures_of(stats: edgekv.Stats, plan: edgekv.Plan) -> list[str]:
-    """Return the figures of a reply: notes on its end and on what it lacks, if any; tokens, both speeds, memory."""
+    """Return the figures of a reply: notes on its end and its gaps, if any; tokens, both speeds, memory."""
     return [
         *([NOTES[stats.finish_reason]] if stats.finish_reason in NOTES else []),
         *_doubts(stats),
@@ -155,7 +155,7 @@ def packed(items: Iterable[str], width: int) -> list[str]:
 
 
 def _warm_up() -> None:
-    """Show a bar and a line to nobody: rich imports what it draws with when it draws."""
+    """Draw a bar and a line to nowhere, because rich imports its modules when it first draws."""
     nobody = Console(file=io.StringIO(), force_terminal=True, highlight=False)
     with reading_bar(nobody) as progress:
         for done in range(3):

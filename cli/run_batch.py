@@ -45,11 +45,11 @@ def batch(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Answer a file of requests, each once. A batch that was stopped goes on: what has a result is not answered again.
+    """Answer a file of requests, each once. A batch that was stopped goes on with the requests that have no result.
 
     Each worker has the model in a process of its own, and --memory is the ceiling of each. If the ceiling has room for
     several slots, one model in this process answers as many requests at a time. Requests that begin alike are answered
-    one after the other: what they have in common is read once.
+    one after the other, so their common beginning is read once.
     """
     for module in ("starlette", "pydantic"):
         needed(module, "server")

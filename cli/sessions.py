@@ -54,7 +54,7 @@ def list_sessions(as_json: AsJson = False) -> None:
 
 @app.command()
 def show(name: Name, as_json: AsJson = False) -> None:
-    """Check a saved session, and say what it was saved with."""
+    """Check a saved session, and show the model and options that it was saved with."""
     path = existing_path_of(name)
     with open_snapshot_file(path) as file:
         found = _figures(name, path, file) | {"path": str(path)}
@@ -86,7 +86,7 @@ def export(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if there is one.")] = False,
 ) -> None:
-    """Write what was said in a saved session to a file, without loading the model's weights."""
+    """Write the messages and replies of a saved session to a file, without loading the model's weights."""
     from edgekv.conversations.saved_text import saved_digest, saved_turns  # other commands load no library
 
     path = existing_path_of(name)
@@ -141,7 +141,7 @@ def _date(seconds: float) -> str:
 
 
 def _described(name: str) -> dict[str, Any]:
-    """Return what a file says about itself, unchecked; or why it cannot be read."""
+    """Return the description in a file's header, unchecked, or the reason why it cannot be read."""
     path = path_of(name)
     try:
         with open_snapshot_file(path, checked=False) as file:
@@ -162,5 +162,5 @@ def _figures(name: str, path: Path, file: SnapshotFile) -> dict[str, Any]:
 
 
 def _printable(text: str) -> str:
-    """A stranger's text, which may hold what steers a terminal."""
+    """Return a text from a file with terminal control characters escaped."""
     return "".join(letter if letter.isprintable() else "?" for letter in text[:200])

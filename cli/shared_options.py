@@ -51,7 +51,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and 
 
 
 def _file_or_text(metavar: str, meaning: str) -> Any:
-    """Return an option whose word stays as it is, where a Path would shorten the // of an address in a schema."""
+    """Return an option whose value stays a text. A Path would shorten the // of an address in a schema."""
     return typer.Option(metavar=metavar, click_type=click.Path(), help=meaning)
 
 
@@ -223,9 +223,9 @@ def without_archive(runtime: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def opened(options: dict[str, Any], *, goes_back: bool = False) -> Iterator[edgekv.Runtime]:
-    """The runtime that the common options ask for. A command has one session, so the cells get what swapping takes.
+    """Open the runtime of the common options. A command has one session, so no memory is planned for swapping.
 
-    goes_back: full cells are loaded again, from a checkpoint or a file, which takes what a swapped-out session does
+    goes_back: plan as much memory as a swapped-out session takes, to load full cells from a checkpoint or a file
     """
     with loading():
         runtime = edgekv.Runtime(**({} if goes_back else ALONE), **options)

@@ -143,7 +143,7 @@ def _lines(survey: edgekv.Survey, *, open_policy: bool) -> Iterator[str]:
 
 
 def _archive(made: edgekv.Plan) -> Iterator[str]:
-    """Say what an archive takes on the disk, or why there is none though it may be one."""
+    """Say what an archive takes on the disk, or why there is none although the options allow one."""
     if made.archive_token_bytes:
         limit = "a quarter of what the disk has free" if made.archive == "auto" else "the most of a session"
         yield (

@@ -32,7 +32,7 @@ class Suggestion:
 
     parameters: in millions
     cells: that each head keeps; None = the model does not fit
-    resident: share of the layers whose weights stay in memory; of the others they are read for each token
+    resident: share of the layers whose weights stay in memory; the weights of the others are read for each token
     needed_bytes: planned peak, or the least ceiling that the model would fit
     command: how to get it
     """
@@ -52,7 +52,7 @@ class Suggestion:
 
 
 def suggest(memory: str | None, *, as_json: bool) -> None:
-    """Print the suggestions for a ceiling, best first; None = what a model of one's own has at most."""
+    """Print the suggestions for a ceiling, best first; None = the default ceiling of a user's own model."""
     ceiling = most_default_bytes() if memory is None else parse_ceiling(memory)
     check_ceiling(ceiling)
     found = sorted(_suggestions(ceiling), key=_rank)
@@ -71,7 +71,7 @@ def suggest(memory: str | None, *, as_json: bool) -> None:
 
 
 def _rank(it: Suggestion) -> tuple[Any, ...]:
-    """Sort the largest model with enough cells and layers in memory first, and what does not fit last."""
+    """Return a sort key: the largest model with enough cells and layers in memory first, unfit models last."""
     cells = it.cells or 0
     serves = cells >= min(ENOUGH_CELLS, it.n_ctx_train // 2) and it.resident >= LEAST_RESIDENT
     return it.cells is None, not serves, -it.parameters if serves else -it.resident, -cells, it.needed_bytes
@@ -115,7 +115,7 @@ def _planned(folder: Path, model: SuggestedModel, ceiling: int) -> Suggestion:
 
 
 def _suggestion(path: Path, ceiling: int, **facts: Any) -> Suggestion:
-    """Plan a model, and return it with what the plan says."""
+    """Plan a model, and return it with the plan's figures."""
     cells, kv_type, resident = None, None, 0.0
     try:
         plan = edgekv.plan(path, memory=ceiling, **ALONE)

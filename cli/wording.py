@@ -55,7 +55,7 @@ def message_of(
     sources = list(_sources(command, arguments, settings))
     from_file = {source.option for source in sources if source.place[:1] != "E"}
     if isinstance(error, click.BadParameter) and error.param is not None and {*error.param.opts} & from_file:
-        message = re.sub(r" \(env var: '\w+'\)", "", message)  # click names it whoever gave the value
+        message = re.sub(r" \(env var: '\w+'\)", "", message)  # click names it even if the file gave the value
     about = [
         source
         for source in sources
@@ -112,7 +112,7 @@ def worded(message: str, command: click.Command | None = None) -> str:
 
 
 def _options(command: click.Command) -> dict[str, tuple[str, str]]:
-    """Return the options of a command and of those in it that are in use, by argument, each with what says no to it."""
+    """Return options by argument, each with its negation, of a command and of its sub-commands that are imported."""
     found: dict[str, tuple[str, str]] = {}
     for option in command.params:
         if isinstance(option, click.Option):

@@ -1,7 +1,7 @@
 """Table of architectures: which run, what is evicted in them, and how they are tested. People and tests read it.
 
-It leaves out architectures with plain attention. Every architecture that llama.cpp knows and the table does not is
-taken for one of these; `native/src/rows/memory.cpp` refuses what turns out to be something else.
+It leaves out architectures with plain attention. An architecture that llama.cpp knows and the table does not counts
+as one of these; `native/src/rows/memory.cpp` refuses a model that turns out to be of another kind.
 """
 
 from __future__ import annotations

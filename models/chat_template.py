@@ -19,7 +19,7 @@ def with_template(header: Header, path: str | os.PathLike[str] | None, thinking:
     """Return a header with the chat template that messages are read in.
 
     path: a file in Jinja, for messages with and without tools; None = the model's own
-    thinking: has a template that can begin replies with reasoning, or without, do so; None = as it does by itself
+    thinking: begin replies with reasoning or without, if the template can; None = as the template does by itself
 
     Raises ConfigError for a file that cannot be read.
     """

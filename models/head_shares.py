@@ -58,7 +58,7 @@ class HeadShares:
 
 
 def path_beside(model: Path) -> Path:
-    """Return the path where a model's table is looked for first."""
+    """Return the first path to look for a model's table."""
     return model.with_name(f"{model.name}.heads.json")
 
 
@@ -133,7 +133,7 @@ def _found(model: Path) -> tuple[Path, HeadShares] | None:
 
 
 def _cached(model: Path) -> tuple[Path, HeadShares] | None:
-    """Return the table in the cache, and its file. A damaged one, or one of another model, is as good as none."""
+    """Return the table in the cache, and its file; None for a damaged table, or a table of another model."""
     if not model.is_file():
         return None
     with suppress(ConfigError, ModelError):

@@ -160,7 +160,7 @@ class Header:
 
     @property
     def tools_template(self) -> str | None:
-        """The template of messages with tools: one of its own if the file has it, otherwise that of messages."""
+        """Return the template of messages with tools: the file's own for tools, or else its template of messages."""
         return self._template(TOOLS_TEMPLATE_KEY) or self.chat_template
 
     def _template(self, key: str) -> str | None:

@@ -105,7 +105,7 @@ def _tensors(model: SuggestedModel) -> Iterator[tuple[str, tuple[int, ...], Ggml
 
 
 def _types(quantization: str) -> tuple[GgmlType, GgmlType, GgmlType]:
-    """Return the types of usual matrices, of those that are stored more precisely, and of vectors."""
+    """Return three types: of usual matrices, of more precise matrices, and of vectors."""
     names = {"Q8_0": ("Q8_0", "Q8_0"), "Q4_K_M": ("Q4_K", "Q6_K")}[quantization]
     usual, better, f32 = (GGML_TYPES[TYPE_NUMBERS[name]] for name in (*names, "F32"))
     return usual, better, f32

@@ -27,8 +27,8 @@ class Readable(Protocol):
 class Stream:
     """Reads `file`, of `file_bytes` bytes, from its start.
 
-    Every method takes `what`, the words for the thing being read, and raises InvalidModelError if
-    the file ends before that thing does.
+    Every method takes `what`, which names the item in the error of a file that is too short, and raises
+    InvalidModelError if the file ends within that item.
     """
 
     def __init__(self, file: Readable, file_bytes: int) -> None:

@@ -1,4 +1,4 @@
-"""Markdown that grows, cut into finished blocks, which can be printed, and one that still changes."""
+"""Cut growing Markdown into finished blocks, which can be printed, and one that still changes."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ TOOLS = (
     ("DISPLAY", ["xsel", "--clipboard", "--input"]),
     ("", ["clip.exe"]),
 )
-LONGEST = 74_994  # bytes that a terminal takes (OSC 52): 100,000 in base64 with what stands around them
+LONGEST = 74_994  # bytes that a terminal takes (OSC 52): 100,000 in base64, with the escape sequence
 
 
 def copy(chat: Chat, _argument: str) -> None:

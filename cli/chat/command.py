@@ -153,7 +153,7 @@ def _converse(chat: Chat, ui: TerminalUI, reopened: Callable[[], edgekv.Runtime]
 
 
 def _answer(chat: Chat, typed: Typed, ui: TerminalUI) -> None:
-    """Do what was typed."""
+    """Run a command, or reply to a message."""
     offered, chat.offered, text = chat.offered, "", typed.text
     if behind := command_behind(offered, text):
         chat.offer_again(offered)
@@ -216,9 +216,9 @@ def _problems_are_said() -> Iterator[None]:
 
 
 def go_on_in(chat: Chat, reopened: Callable[[], edgekv.Runtime]) -> None:
-    """Go on in another runtime: with the last save of the chat; without one it begins anew.
+    """Open another runtime and load the last save of the chat. If there is none, the chat begins anew.
 
-    Raises what opening the runtime raises, and SessionFileError if the saved chat cannot be read any more.
+    Raises the errors of `Runtime`, and SessionFileError if the saved chat cannot be read any more.
     """
     chat.runtime.close()
     chat.runtime = reopened()

@@ -61,7 +61,7 @@ def _message(chat: Chat, turn: edgekv.Turn, n_past: int) -> Message:
 
 
 def history(chat: Chat, argument: str) -> None:
-    """Show what was said last. The argument is a number of messages and replies."""
+    """Show the last messages and replies. The argument is their number."""
     if argument and not (argument.isdecimal() and int(argument) > 0):
         raise edgekv.InputError(f"{argument!r} is no number of messages; write /history, or /history 40")
     if not _show(chat, int(argument or SHOWN)):
@@ -86,7 +86,7 @@ def _show(chat: Chat, n: int) -> int:
 
 
 def _show_message(chat: Chat, turn: edgekv.Turn) -> None:
-    """Show a message; of a long one its end, where the question is."""
+    """Show a message. A long one is shown by its end, which has the question."""
     end = "".join(chat.session.text(turn._replace(start=max(turn.start, turn.stop - SHOWN_ASKED))))
     cut = "... " if turn.stop - turn.start > SHOWN_ASKED else ""
     say(f"{MESSAGE_MARK}{cut}{printable(without_instruction(end.rsplit(PARAGRAPH, 1)[-1]))}")
@@ -100,7 +100,7 @@ def _show_reply(chat: Chat, turn: edgekv.Turn) -> None:
 
 
 def kept(chat: Chat, argument: str) -> None:
-    """Show the user's messages, and the text that was attached last; without one, the last answer.
+    """Show the user's messages and the last attached text. If no text was attached, show the last answer.
 
     An argument shows that text alone, and says where to begin.
     """
@@ -141,7 +141,7 @@ def _n_own(message: edgekv.Turn) -> int:
 
 
 def _own_words(chat: Chat, message: edgekv.Turn) -> Iterator[Shaded]:
-    """Yield what the user has typed of a message, in shades: of a long one the last paragraph, the question."""
+    """Yield the typed part of a message, in shades. A long message is cut to its last paragraph, the question."""
     runs = list(chat.session.kept(message._replace(start=message.stop - _n_own(message))))
     typed = text = "".join(run.text for run in runs)
     if message.stop - message.start > LONG:

@@ -30,7 +30,7 @@ def unquoted(text: str) -> str:
 
 
 def lines(read: Callable[[], Typed], interrupted: Callable[[], bool]) -> Iterator[Typed]:
-    """Yield what the user types, until the input ends. `interrupted` is called after Ctrl-C; True ends the input."""
+    """Yield the user's lines, until the input ends. `interrupted` is called after Ctrl-C; True ends the input."""
     while True:
         try:
             typed = read()

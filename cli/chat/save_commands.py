@@ -87,7 +87,7 @@ def system(chat: Chat, text: str) -> None:
 
 
 def _show_system(chat: Chat) -> None:
-    """Show the system message, or the one that the chat template puts in its place."""
+    """Show the system message, or the chat template's own if there is none."""
     if chat.system is not None:
         say(chat.system)
     elif added := system_of_template(chat.runtime):

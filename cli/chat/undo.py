@@ -50,7 +50,7 @@ def _go_back(chat: Chat, message: Message, *, other_draws: bool) -> None:
 
 
 def give_back(chat: Chat, message: Message) -> None:
-    """Give back a message that was not answered, with its files, and take back what was read of it."""
+    """Put an unanswered message and its files back into the input, and remove its tokens from the session."""
     hand_back(chat, message)
     if chat.session.n_past == message.n_past:
         return

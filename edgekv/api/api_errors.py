@@ -1,4 +1,4 @@
-"""Errors of requests, in no protocol's words. Each API renders them in its own shape.
+"""Define errors of requests without the shape of a protocol. Each API renders them in its own.
 
 A message tells the client what to do. It never holds a path of this machine. Errors whose messages may name a path get
 a general message here; the log of the server has the rest.
@@ -31,7 +31,7 @@ class ApiError(Exception):
 
 RETRY_S = 5  # seconds, for errors that only time mends
 
-# the first class that matches decides; None = the error's own message, which speaks of what the client sent
+# the first class that matches decides; None = the error's own message, which is about the client's own values
 _OF: tuple[tuple[type[Exception], int, str, str | None], ...] = (
     (edgekv.PromptLengthError, 400, "context_length_exceeded", None),
     (edgekv.InputError, 400, "invalid_prompt", None),

@@ -54,7 +54,7 @@ def _has_too_many_values(raw: bytes | bytearray) -> bool:
 
 
 def _refusal(error: ValidationError) -> ApiError:
-    """Return the error for the first thing that is wrong. It does not repeat what the client sent."""
+    """Return the error for the first wrong field. The message does not repeat the client's value."""
     first = _closest(list(map(dict, error.errors(include_url=False, include_context=False, include_input=False))))[0]
     if first["type"] == "json_invalid":
         why = first["msg"]
@@ -67,7 +67,7 @@ def _refusal(error: ValidationError) -> ApiError:
 
 
 def _closest(errors: list[dict[str, Any]], depth: int = 0) -> list[dict[str, Any]]:
-    """Return the errors, and where a field takes several types those of the type that its value comes closest to.
+    """Return the errors. If a field takes several types, keep the errors of the type that is closest to the value.
 
     depth: parts of the locations that all errors have in common
     """

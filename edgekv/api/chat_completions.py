@@ -21,7 +21,7 @@ from .reply_request import Ended, Event, Piece, PromptProgress, ReplyRequest, To
 from .request_bytes import request_bytes
 from .server_settings import Settings
 
-ROLES = {"developer": "system", "function": "tool"}  # others are what they are
+ROLES = {"developer": "system", "function": "tool"}  # all other roles stay
 COPIES = 3  # copies of a text while it is rendered and sent
 
 
@@ -34,7 +34,7 @@ class Part(Body):
 
 
 class Message(Body):
-    """A message of a conversation. refusal: what the assistant said in place of a content"""
+    """A message of a conversation. refusal: the assistant's text in place of a content"""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[Part] | None = None
@@ -75,7 +75,7 @@ class ChatBody(FunctionFields, GenerationParams):
 
 
 def parse(body: ChatBody, settings: Settings) -> ReplyRequest:
-    """Return the request of a body. Raises ApiError for what cannot be done here."""
+    """Return the request of a body. Raises ApiError for a field that cannot be honoured."""
     body.check_end()
     schema = None if body.response_format is None else body.response_format.reply_schema()
     return ReplyRequest(
@@ -87,7 +87,7 @@ def parse(body: ChatBody, settings: Settings) -> ReplyRequest:
 
 
 def message_of(message: Message, param: str) -> dict[str, Any]:
-    """Return a message as a `ReplyRequest` has it. Raises ApiError for one that cannot be read here."""
+    """Return a message in the form of a `ReplyRequest`. Raises ApiError for content that is no text."""
     calls, content = message.calls, message.refusal if message.content is None else message.content
     if content is None and not calls and "content" not in message.model_fields_set:
         raise missing(f"{param}.content")
@@ -206,14 +206,14 @@ def _read(body: TemplateBody) -> tuple[tuple[Mapping[str, Any], ...], tuple[dict
 
 
 def apply_template(body: TemplateBody) -> Work:
-    """Return the rendering of a conversation. Raises ApiError for what cannot be read here."""
+    """Return the request to render a conversation. Raises ApiError for a message that cannot be read."""
     messages, tools = _read(body)
     n_bytes = COPIES * request_bytes(ReplyRequest(messages=messages, tools=tools))
     return Work(n_bytes, lambda runtime: {"prompt": runtime.prompt_text(messages, tools=tools)})
 
 
 def count_tokens(body: TemplateBody) -> Work:
-    """Return the counting of a conversation's tokens. Raises ApiError for what cannot be read here."""
+    """Return the request to count a conversation's tokens. Raises ApiError for a message that cannot be read."""
     return token_count(*_read(body))
 
 

@@ -43,7 +43,7 @@ class PromptBody(GenerationParams):
         return len(self.prompts) * (self.n or 1)
 
     def first(self, settings: Settings, **further: Any) -> ReplyRequest:
-        """Return the request for the first reply. Raises ApiError for what cannot be done here."""
+        """Return the request for the first reply. Raises ApiError for a field that cannot be honoured."""
         schema = None if self.response_format is None else self.response_format.reply_schema()
         arguments = self.arguments(settings, own_form="response_format", schema=schema)
         return ReplyRequest(prompt=_prompt(self.prompts[0]), **further, **arguments)
@@ -61,7 +61,7 @@ class CompletionBody(PromptBody):
 
 
 def parse(body: CompletionBody, settings: Settings) -> ReplyRequest:
-    """Return the request of a body for its first reply. Raises ApiError for what cannot be done here."""
+    """Return the request of a body for its first reply. Raises ApiError for a field that cannot be honoured."""
     if body.suffix and not isinstance(body.prompts[0], str):
         raise unsupported("suffix", "a gap is between two texts, and the prompt is token ids")
     if body.best_of not in (None, 1, body.n):

@@ -53,12 +53,12 @@ class Endpoint(Generic[B]):
     """An endpoint whose replies the model generates.
 
     body: type of its bodies
-    parse: makes the request of a body; raises ApiError for what cannot be done here
+    parse: makes the request of a body; raises ApiError for a field that cannot be honoured
     render: makes the renderer of a reply, of the body, its request and the model's name
     others: makes the further requests of a body that asks for several replies
     error_body: makes the body of an error
     ping: part of a stream that only says that the server is alive; None = there is none
-    known: makes the answer to a body that needs no reply of the model, of the body and the model's name; None = it does
+    known: answers a body that needs no reply of the model, from the body and the model's name; None = it needs one
     stream_type: media type of a stream
     """
 

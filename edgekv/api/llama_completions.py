@@ -76,12 +76,12 @@ class InfillBody(LlamaParams):
 
 
 def parse(body: LlamaBody, settings: Settings) -> ReplyRequest:
-    """Return the request of a body for its first reply. Raises ApiError for what cannot be done here."""
+    """Return the request of a body for its first reply. Raises ApiError for a field that cannot be honoured."""
     return body.first(settings, n_logprobs=body.n_logprobs)
 
 
 def parse_infill(body: InfillBody, settings: Settings) -> ReplyRequest:
-    """Return the request of a body. Raises ApiError for what cannot be done here."""
+    """Return the request of a body. Raises ApiError for a field that cannot be honoured."""
     return ReplyRequest(
         prompt=body.input_prefix + body.prompt,
         suffix=body.input_suffix,
@@ -150,7 +150,7 @@ class LlamaRenderer:
             "tokens_cached": usage.kept,
             "generation_settings": self._settings(),
             "has_new_line": self._has_line,
-            "truncated": False,  # what does not fit is evicted, and `edgekv` tells how much
+            "truncated": False,  # tokens that do not fit are evicted, and `edgekv` tells how many
             "stop_type": "word" if ended.stop_text else STOP_TYPES[ended.reason],
             "stopping_word": ended.stop_text or "",
             "timings": timings_of(usage),

@@ -45,7 +45,7 @@ class MessageEvents(TypedRenderer):
     def __init__(self, message: dict[str, Any], *, thoughts: Thoughts, not_applied: Sequence[str] = ()) -> None:
         """message: its fields that are known before the reply; see `messages.message_of`
 
-        not_applied: names of what was left out of the request
+        not_applied: names of the request's parts that were left out
         """
         super().__init__(message)
         self._not_applied = not_applied
@@ -123,7 +123,7 @@ class MessageEvents(TypedRenderer):
         if block["type"] == "tool_use":
             block["input"] = values_of(text)
         else:
-            block[block["type"]] = text  # a block of thoughts has them in "thinking", one of text in "text"
+            block[block["type"]] = text  # a block of thoughts has the key "thinking", a block of text "text"
         self.reply["content"].append(block)
 
     @property

@@ -38,8 +38,8 @@ def function_of(name: str, description: str | None, parameters: Mapping[str, Any
 def values_of(arguments: str) -> Any:
     """Return the values of a call's arguments, for an API that tells them as JSON within its own.
 
-    JSON has no infinity, so a number beyond those of a float is the largest one. So is an integer of thousands of
-    digits, which Python does not parse.
+    JSON has no infinity, so a number beyond the range of a float becomes the largest float. An integer of thousands of
+    digits, which Python does not parse, becomes that as well.
     """
     return json.loads(arguments, parse_float=_finite, parse_int=lambda it: int(it) if len(it) < 4300 else _finite(it))
 
@@ -54,7 +54,7 @@ def call_of(call_id: str, name: str, arguments: str | Mapping[str, Any]) -> dict
 
 
 def is_of_other_tools(kind: str) -> bool:
-    """Return True for a type of items or blocks about tools that are no functions, of which no model is told here."""
+    """Return True for a type of items or blocks about tools that are no functions. No model is told of these."""
     return kind.endswith(_OF_OTHER_TOOLS) or kind.startswith("mcp_")
 
 

@@ -123,7 +123,7 @@ class MessagesBody(Conversation, GenerationParams):
 
 
 def parse(body: MessagesBody, settings: Settings) -> ReplyRequest:
-    """Return the request of a body. Raises ApiError for what cannot be done here."""
+    """Return the request of a body. Raises ApiError for a field that cannot be honoured."""
     schema = None if body.output_config is None else body.output_config.reply_schema
     arguments = body.arguments(settings, own_form="output_config.format", schema=schema)
     arguments |= {"stop": stop_texts(body.stop_sequences)}
@@ -149,7 +149,7 @@ def tools_of(body: Conversation) -> tuple[dict[str, Any], ...]:
 
 
 def not_applied(body: Conversation) -> list[str]:
-    """Return the names of what a body asks for and no model is told of here: tools of Anthropic's, and their calls."""
+    """Return the names of a body's parts that no model is told of: Anthropic's own tools, and their calls."""
     tools = [str(tool.type) for tool in body.tools or () if tool.type not in CLIENT_TOOLS]
     contents = [message.content for message in body.messages if not isinstance(message.content, str)]
     blocks = [block.type for content in contents for block in content if not _is_read(block)]
@@ -167,7 +167,7 @@ def _choice(choice: Choice) -> str | dict[str, Any]:
 
 
 def messages_of(body: Conversation) -> tuple[dict[str, Any], ...]:
-    """Return the conversation of a body. Raises ApiError for what cannot be read here.
+    """Return the conversation of a body. Raises ApiError for a message that cannot be read.
 
     System messages before the first reply stand before the question, so that conversations which differ in that share
     them. They are one message after that of `system`, so that conversations which differ in them share that, and
@@ -268,7 +268,7 @@ def render(body: MessagesBody, _request: ReplyRequest, model: str) -> MessageEve
 
 
 def count_tokens(body: Conversation) -> Work:
-    """Return the counting of a conversation's tokens. Raises ApiError for what cannot be read here."""
+    """Return the request to count a conversation's tokens. Raises ApiError for a message that cannot be read."""
     return token_count(messages_of(body), tools_of(body))
 
 

@@ -137,7 +137,7 @@ class GenerateBody(OllamaBody):
 
 
 def parse_chat(body: ChatBody, settings: Settings) -> ReplyRequest:
-    """Return the request of a body. Raises ApiError for what cannot be done here."""
+    """Return the request of a body. Raises ApiError for a field that cannot be honoured."""
     messages = tuple(_message(message, f"messages.{i}") for i, message in enumerate(body.messages or ()))
     return ReplyRequest(messages=messages, tools=tuple(body.tools or ()), **body.arguments(settings))
 
@@ -164,7 +164,7 @@ def _calls(message: Message, param: str) -> tuple[dict[str, Any], ...]:
 
 
 def parse_generate(body: GenerateBody, settings: Settings) -> ReplyRequest:
-    """Return the request of a body. Raises ApiError for what cannot be done here."""
+    """Return the request of a body. Raises ApiError for a field that cannot be honoured."""
     for name, what in UNREADABLE.items():
         if getattr(body, name):
             raise unsupported(name, what)

@@ -1,4 +1,4 @@
-"""Replies as Ollama's API tells them: lines of JSON, of which the last one has the figures."""
+"""Render replies for Ollama's API: lines of JSON, with the figures in the last."""
 
 from __future__ import annotations
 

@@ -46,12 +46,12 @@ class StreamOptions(Body):
 class GenerationParams(FormFields, LlamaFields):
     """Parameters of a reply: fields of every endpoint. Defaults are those of `edgekv chat`.
 
-    max_tokens: -1 = until the model ends the reply; 0 = the prompt is read, and nothing is said
+    max_tokens: -1 = until the model ends the reply; 0 = read the prompt and generate nothing
     top_p: a number above 1 turns it off, as 1 does; top_k: -1 turns it off, as 0 does
     repetition_penalty: vLLM's name of repeat_penalty
 
-    refused: fields that would change the reply in a way that edgekv has not, with the values that turn them off. All
-        others that are not known are ignored
+    refused: fields that would change the reply in a way that edgekv cannot, with the values that turn them off. Other
+        unknown fields are ignored
     """
 
     model_config = ConfigDict(extra="allow")
@@ -116,7 +116,7 @@ class GenerationParams(FormFields, LlamaFields):
         """Return arguments of a `ReplyRequest`.
 
         max_tokens: value of another field, which comes first
-        own_form: the API's own field for what a reply must be; schema: the JSON schema that it says
+        own_form: the API's own field for the form of a reply; schema: the JSON schema in it
         """
         self.check()
         focus = False if self.edgekv.focus is None and not settings.focus else self.edgekv.focus
@@ -160,7 +160,7 @@ class GenerationParams(FormFields, LlamaFields):
         if self.logit_bias:
             named["logit_bias"] = biases(self.logit_bias)
         seed = self.seed
-        if seed is not None:  # llama.cpp reads 32 bits of it, of which all ones are any seed
+        if seed is not None:  # llama.cpp reads 32 bits; all ones mean a random seed
             seed = None if seed in (ANY_SEED, MAX_SEED + 1) else seed % (MAX_SEED + 1)
         return Sampling(**({"temperature": 0.7} | named), seed=seed)
 
@@ -212,7 +212,7 @@ def usage_of(usage: Usage) -> dict[str, Any]:
 def edgekv_of(usage: Usage, reason: Reason, not_applied: Sequence[str] = ()) -> dict[str, Any]:
     """Return the object `edgekv`: tokens seen and kept, memory, and the parts of tools' schemas that were relaxed.
 
-    not_applied: names of what was left out of the request
+    not_applied: names of the request's parts that were left out
     """
     names = ("seen", "kept", "evicted", "archived", "evictions", "peak_bytes", "ceiling_bytes", "budget")
     told = {name: getattr(usage, name) for name in names} | {"finish_reason": reason} | relaxed_of(usage)
@@ -271,7 +271,7 @@ class ChoiceRenderer:
         return sse_event(self._about | {"choices": [{"index": self.index} | choice]} | usage | further)
 
     def end(self, ended: Ended) -> Iterator[bytes]:
-        """Yield what follows the chunks of a choice in a stream: after the last one the end of the stream."""
+        """Yield the chunks that end a choice in a stream; after the last choice also the end of the stream."""
         self._next(ended)
         if self.index < self._n_choices:
             return

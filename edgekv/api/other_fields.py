@@ -1,4 +1,4 @@
-"""Fields of other servers' APIs that edgekv has not: those that would change the reply are refused by name."""
+"""List fields of other servers' APIs that edgekv lacks. Fields that would change the reply are refused by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 Off: TypeAlias = tuple[Any, ...]  # values with which a field changes nothing, beside null
 
-# Each with the values that turn it off, of which the first one is told.
+# Each field has the values that turn it off. The error names the first.
 OF_OPENAI: Mapping[str, Off] = {
     "audio": (),
     "modalities": (["text"],),
@@ -108,7 +108,7 @@ Standing: TypeAlias = Literal["honoured", "refused", "no effect"]
 
 
 def standing_of(body: type[BaseModel], name: str) -> Standing | None:
-    """Return what a field of a body does to the reply; None = it is not known.
+    """Return the effect of a body's field on the reply; None = unknown field.
 
     Refused: with a value that would change the reply
     """

@@ -1,4 +1,4 @@
-"""Fields that say what a reply must be: a JSON schema, a grammar, a regular expression, or one of several texts."""
+"""Define fields for the form of a reply: a JSON schema, a grammar, a regular expression, or one of several texts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Choices = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=
 
 
 class Form(NamedTuple):
-    """Form of a reply, as the field `name` says it: one of a JSON schema and a grammar."""
+    """The form of a reply, from the field `name`: a JSON schema or a grammar."""
 
     name: str
     json_schema: Mapping[str, Any] | None = None
@@ -52,9 +52,9 @@ class FormFields(Body):
     format: str | dict[str, Any] | None = None
 
     def form(self, own: str, schema: Any) -> dict[str, Any]:
-        """Return what the reply must be, as arguments of a `ReplyRequest`. Raises ApiError if two fields say it.
+        """Return the form of the reply as arguments of a `ReplyRequest`. Raises ApiError if two fields name one.
 
-        own: the API's own field for it; schema: what that says; None = nothing
+        own: the API's own field for it; schema: the schema in that field; None = no schema
         """
         said = [*([Form(own, schema)] if schema is not None else []), *self._forms()]
         if len(said) > 1:

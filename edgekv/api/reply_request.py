@@ -31,7 +31,7 @@ class ReplyRequest:
     max_tokens: longest reply; None = until the model ends it
     stop: texts that end the reply
     stop_tokens: ids of tokens that end it; min_tokens: tokens before which neither these nor the model end it
-    ignore_eos: neither the model nor a loop ends the reply
+    ignore_eos: the reply does not end by the model's end token or by a detected loop
     echo: the reply begins with the prompt
     n_choices: replies that its body asks for, whose log probabilities are held together
     n_logprobs: alternatives to tell with each token, with their log probabilities; None = tell nothing
@@ -41,7 +41,7 @@ class ReplyRequest:
     focus: question that long new text is read with: True = the last user message, or another question, or its parts;
         None = the last user message, unless another request began with that text
     on_overflow: for a prompt of more tokens than cells: "evict", or "error"
-    coverage: tell at the end of the reply what the cells still hold of the conversation
+    coverage: tell at the end of the reply how much of the conversation still has cells
     user: name of the client's user; told to nobody
     """
 
@@ -99,13 +99,13 @@ class Usage:
     prompt_tokens: all tokens of the prompt; `cached_tokens` of them had been read before
     reasoning_tokens: tokens of reasoning; a character of several tokens counts as one
     seen, kept, evicted: tokens of the whole conversation, tokens that still have a cell, and the others
-    archived: of the evicted tokens those that the archive has, so that a recall can bring them back
+    archived: evicted tokens with archived rows, which a recall can bring back
     recalls, recalled_cells, recall_s: recalls for this reply, the cells of each head that they filled, and the seconds
     archived_bytes: bytes that this reply wrote to the archive
     archive_failed: the archive takes no more tokens, or gives none back
     evictions: number of evictions during this reply
     peak_bytes, ceiling_bytes: memory of the process with the model; budget: cells that each head keeps
-    prefill_s, decode_s: seconds for reading what was new of the prompt, and for the reply
+    prefill_s, decode_s: seconds for reading the new tokens of the prompt, and for the reply
     relaxed_tools: words of the schemas of tools that their calls may break, by the tools' names
     """
 

@@ -29,7 +29,7 @@ class ResponseEvents(TypedRenderer):
         """response: its fields that are known before the reply; see `responses.response_of`
 
         namespaces: namespace and name there of the functions that are in one, by the name that the model knows
-        not_applied: names of what was left out of the request
+        not_applied: names of the request's parts that were left out
         """
         super().__init__(response)
         self._namespaces = namespaces

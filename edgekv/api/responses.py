@@ -136,7 +136,7 @@ class ResponsesBody(GenerationParams):
 
 
 def parse(body: ResponsesBody, settings: Settings) -> ReplyRequest:
-    """Return the request of a body. Raises ApiError for what cannot be done here."""
+    """Return the request of a body. Raises ApiError for a field that cannot be honoured."""
     for name, remedy in NOT_HERE.items():
         if getattr(body, name):
             raise unsupported(name, remedy)
@@ -154,12 +154,12 @@ def parse(body: ResponsesBody, settings: Settings) -> ReplyRequest:
 
 
 def count_tokens(body: ResponsesBody) -> Work:
-    """Return the counting of the tokens of a body's conversation. Raises ApiError for what cannot be read here."""
+    """Return the request to count a conversation's tokens. Raises ApiError for a message that cannot be read."""
     return token_count(in_turn(_messages(body)), _tools(body), object="response.input_tokens")
 
 
 def _tools(body: ResponsesBody) -> tuple[dict[str, Any], ...]:
-    """Return the functions of a body, those of a namespace under its name. Raises ApiError for one without a name."""
+    """Return the functions of a body, a namespace's under its name. Raises ApiError for a missing name."""
     return tuple(
         function_of(_named(space, name), tool.description, tool.parameters) for space, name, tool in _functions(body)
     )
@@ -183,7 +183,7 @@ def _named(namespace: str | None, name: str) -> str:
 
 
 def not_applied(body: ResponsesBody) -> list[str]:
-    """Return the names of what a body has but no model is told of here: tools that are no functions, their calls."""
+    """Return the names of a body's parts that no model is told of: tools that are no functions, and their calls."""
     tools = [it for tool in body.tools or () for it in (tool, *(tool.tools or ()))]
     kinds = [tool.type for tool in tools if tool.type not in ("function", "namespace")]
     items = [] if isinstance(body.input, str) else [item.type or "" for item in body.input]

@@ -26,8 +26,8 @@ class Settings:
 
     name: the model's, as clients see it; None = that of its file
     api_keys: a request must bear one of them; none = any request may ask
-    hosts: names in the header Host that requests may have; () = any. They keep a page of the web from asking a server
-        on this machine by a name that it made to point here
+    hosts: names that a request may have in its header Host; () = any. So no web page can ask a server on this machine
+        through a name that the page's owner points here
     origins: web pages that may ask, as in "https://chat.example"; none but the server's own otherwise
     queue: requests that may wait while others are answered; more are refused with 429
     sessions: conversations that are kept; one more ends another

@@ -38,7 +38,7 @@ class TokensBody(Body):
 
 
 def tokenize(body: TextBody) -> Work:
-    """Return the tokenising of a text. Raises ApiError for one that is too long."""
+    """Return the request to tokenise a text. Raises ApiError for a text that is too long."""
     n_bytes = len(body.content.encode())  # a token stands for one of them, or for several
     if n_bytes > MAX_VALUES:
         what = f"content has {n_bytes} bytes, but at most {MAX_VALUES} are taken; send it in parts"

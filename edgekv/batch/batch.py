@@ -1,4 +1,4 @@
-"""A batch: a file of requests, the file of their results, and the workers that answer what has no result yet."""
+"""Answer a file of requests: workers take those without a result, and write a file of results."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class Batch:
         return self._record(number, render(self.requests[number], outcome.events, self.config.model.stem))
 
     def _record(self, number: int, reply: Reply) -> Answered:
-        """Write down a reply, without what differs from one run to the next: what a process held, and random ids."""
+        """Record a reply without the values that differ from run to run: memory of the process, and random ids."""
         own = digest_of(self.requests.digest, self.requests.custom_ids[number])
         body = with_own_ids(reply.body, own)
         body.get("edgekv", {}).pop("peak_bytes", None)

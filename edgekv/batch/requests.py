@@ -14,7 +14,7 @@ EXAMPLE = '{"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "
 
 
 class Request(NamedTuple):
-    """One line. Only `custom_id` is known to be what it should be."""
+    """One line of the file. Only its `custom_id` is checked."""
 
     custom_id: str
     method: Any

@@ -21,7 +21,7 @@ from edgekv.store.atomic_write import atomic_write
 from edgekv.store.fingerprint import fingerprint
 
 SUFFIX = ".batch"  # follows the name of the results
-MOST_SLOTS = 4  # slots that are chosen; steps of more tokens round in another way than those of one
+MOST_SLOTS = 4  # most slots to choose; steps of more tokens round in another way than steps of one
 SLACK_BYTES = 2 * MIB  # difference between what two processes measure of themselves, at most
 CHOSEN = (
     "policy",

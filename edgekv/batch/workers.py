@@ -36,8 +36,8 @@ class Worker(Protocol):
 
 @contextmanager
 def local_workers(n: int, setup: Setup) -> Iterator[Sequence[Worker]]:
-    """Yield n workers of this machine, each with its model in a process of its own; or one for each slot of a model in
-    this process, where the setup names several.
+    """Yield n workers of this machine, each with its model in a process of its own. If the setup names several slots,
+    yield a worker for each slot of a model in this process.
     """
     with ExitStack() as stack:
         shared = None
@@ -70,7 +70,7 @@ def answer_all(
 ) -> Iterator[tuple[int, Outcome]]:
     """Have workers answer the requests of a queue; yield numbers of requests with their results, as they are done.
 
-    When it is closed, what is under way is cancelled and forgotten. Raises what a worker raises.
+    Closing it cancels and forgets the requests that are under way. Raises the workers' errors.
     """
     done: SimpleQueue[tuple[int, Outcome] | BaseException | None] = SimpleQueue()
     stopped = threading.Event()

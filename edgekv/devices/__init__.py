@@ -1,4 +1,4 @@
-"""Devices that a build of the library sees, and those of other machines, which ggml's RPC servers lend."""
+"""List the devices that a build of the library sees, and devices of other machines, which ggml's RPC servers lend."""
 
 from .listing import Device, devices
 

@@ -1,4 +1,4 @@
-"""Devices that a build of the library can compute on: its own, and those of servers."""
+"""List the devices that a build of the library can compute on: its own, and those of servers."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Archive:
 
 
 def _plain(name: str) -> str:
-    """Return a name without what programs that write archives differ in: case, forms of letters, encoding."""
+    """Return a name to compare by. Programs that write archives differ in case, forms of letters and encoding."""
     with suppress(UnicodeError):
         name = name.encode("cp437").decode()  # zipfile reads a name in UTF-8 so, if the archive does not say that it is
     return unicodedata.normalize("NFC", name.replace("\\", "/")).casefold()

@@ -50,7 +50,7 @@ def convert(
     """Yield the text of a document.
 
     kind: its format, of `formats.format_of`; limits: None = those of `Limits`
-    note: is told of pages without text, and of what else is not read; None = a warning is given
+    note: takes a message about pages without text and other parts that are not read; None = give a warning
 
     Raises InputError for a document that cannot be converted or has no text, and
     ConfigError if the package that converts it is not installed.
@@ -99,7 +99,7 @@ def _checked(path: Path, report: Report | None, status: int, ended_because: str,
 
 
 def _notes(path: Path, report: Report, *, is_blank: bool) -> Iterator[str]:
-    """Yield what to tell of a document. Raises InputError if it has no text."""
+    """Yield the messages about a document. Raises InputError if it has no text."""
     remedy = "run OCR over it, as `ocrmypdf` does"
     if is_blank:
         if not report.n_pages:
@@ -144,7 +144,7 @@ def _started(path: Path, kind: str, limits: Limits) -> Iterator[tuple[subprocess
 
 
 class _Watch:
-    """Ends a process that takes too long, or more memory than it may where the system does not limit it."""
+    """Ends a process that takes too long, and one that takes too much memory if the system does not limit it."""
 
     def __init__(self, process: subprocess.Popen[bytes], limits: Limits) -> None:
         self.ended_because = ""

@@ -41,7 +41,7 @@ def main(kind: str, path: str, memory_bytes: int, seconds: int) -> None:
 
 
 def _limit(memory_bytes: int, seconds: int) -> None:
-    """Limit address space, processor time and files of this process. Where a limit is missing, the host watches.
+    """Limit address space, processor time and files of this process. If the system lacks a limit, the host watches.
 
     The host ends this process by the clock. Processor time ends it if the host is gone.
     """

@@ -187,7 +187,7 @@ class _Body:
 
 
 def text_of(archive: Archive, report: Report) -> Iterator[str]:
-    """Yield the text of the document, then its notes and comments, then what stands in the margins of its pages."""
+    """Yield the text of the document, then its notes and comments, then its headers and footers."""
     main = _main_part(archive)
     folder = posixpath.dirname(main)
     styles = styles_of(archive, posixpath.join(folder, "styles.xml"))

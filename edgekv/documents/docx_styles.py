@@ -85,8 +85,8 @@ class Lists:
 
     def __init__(self, archive: Archive, name: str) -> None:
         """name: of the part that says how lists are numbered, if there is one"""
-        self._levels: dict[str, dict[int, _Level]] = defaultdict(dict)  # by what several lists may share
-        self._shared: dict[str, str] = {}  # what a list has its levels from
+        self._levels: dict[str, dict[int, _Level]] = defaultdict(dict)  # by abstract numbering
+        self._shared: dict[str, str] = {}  # abstract numbering of each list
         self._starts: dict[tuple[str, int], int] = {}  # first numbers of a list's own, until they are used
         self._counts: dict[str, list[int]] = {}
         shared = of_list = ""

@@ -8,7 +8,7 @@ from pathlib import Path
 # names of the modules that convert them
 PDF, ZIPPED, HTML = "pdf", "zipped", "html"
 
-# what cannot be converted, in words that go after "a file"
+# formats that cannot be converted, in words that go after "a file"
 OLD_OFFICE, RTF = "of an old Office", "in RTF"
 REFUSED = (OLD_OFFICE, RTF)
 

@@ -253,7 +253,7 @@ class TextParser(HTMLParser):
             self._writer.gap(BLANK)
 
     def _fill_in(self, given: Attributes) -> None:
-        """Put what a field of a form holds."""
+        """Put the value of a form's field."""
         kind = (given.get("type") or "").lower()
         if kind in _TICKED:
             self._writer.put("[x]" if "checked" in given else "[ ]")

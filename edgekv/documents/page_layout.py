@@ -1,4 +1,4 @@
-"""The text of a page, told by where its lines stand: columns one after the other, rows of tables, paragraphs."""
+"""Order the text of a page by the places of its lines: columns one after the other, rows of tables, paragraphs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _overlap(a: Run, b: Run) -> bool:
 
 
 class _Columns:
-    """Columns of a table, from left to right: what cells that stand below each other cover."""
+    """Columns of a table, from left to right. A column is as wide as the cells that stand below each other."""
 
     def __init__(self, rows: Iterable[Sequence[Run]]) -> None:
         self._places: list[tuple[float, float]] = []

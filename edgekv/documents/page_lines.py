@@ -81,7 +81,7 @@ class Line:
             self.main = run
 
     def cells(self) -> list[Run]:
-        """Return what stands between wide gaps."""
+        """Return the runs between wide gaps."""
         cells = [[self.runs[0]]]
         for before, run in itertools.pairwise(self.runs):
             if run.left - before.right >= WIDE * self.main.height:
@@ -143,7 +143,7 @@ def lines_of(runs: Iterable[Run]) -> list[Line]:
 
 
 def insert(lines: list[Line], run: Run) -> None:
-    """Put a run that is no content of the page, such as the value of a field, where it stands."""
+    """Insert a run that is no content of the page, such as the value of a field, at its place."""
     for line in lines:
         if line.takes(run):
             main = line.main

@@ -93,7 +93,7 @@ class _Letters:
         struck: places of letters that are left out, which the report gets
         """
         opened: _OpenRun | None = None
-        is_apart = ends = False  # what PDFium puts between the last letter and this one: a space, the end of a line
+        is_apart = ends = False  # PDFium put a space, or the end of a line, between the last letter and this one
         for i in range(raw.FPDFText_CountChars(self._page)):
             letter, place = chr(raw.FPDFText_GetUnicode(self._page, i)), self._place(i)
             if place is None:
@@ -128,7 +128,7 @@ class _Letters:
         return opened.takes(place)
 
     def _place(self, i: int) -> Place | None:
-        """Return where a letter stands, with the whole height of its line; None = PDFium has put it in."""
+        """Return the place of a letter, as high as its line; None = PDFium has inserted the letter."""
         box = self._box
         raw.FPDFText_GetLooseCharBox(self._page, i, byref(box))
         if box.top > box.bottom:

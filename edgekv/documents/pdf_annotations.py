@@ -31,7 +31,7 @@ Place = tuple[float, float, float, float]  # left, bottom, right, top
 class Annotations:
     """Texts that annotations of a page hold.
 
-    typed: texts and where they stand; comments: texts; struck: places of words with a line through
+    typed: texts and their places; comments: texts; struck: places of words with a line through
     """
 
     typed: list[tuple[str, Place]]
@@ -40,7 +40,7 @@ class Annotations:
 
 
 def annotations_of(document: pypdfium2.PdfDocument, page: pypdfium2.PdfPage) -> Annotations:
-    """Return what the annotations of a page hold."""
+    """Return the texts in the annotations of a page."""
     found = Annotations([], [], [])
     for i in range(raw.FPDFPage_GetAnnotCount(page)):
         with _opened(page, i) as annotation:
@@ -88,7 +88,7 @@ def _read(found: Annotations, annotation: Any, form: Any) -> None:
 
 
 def _field(annotation: Any, form: Any) -> str:
-    """Return what a field of a form holds; "" = nothing that is shown."""
+    """Return the shown value of a form's field; "" = none."""
     kind = raw.FPDFAnnot_GetFormFieldType(form, annotation)
     if kind in _TICKED:
         return "[x]" if raw.FPDFAnnot_IsChecked(form, annotation) else "[ ]"

@@ -31,7 +31,7 @@ class Report:
     blank: ranges [first, last] of pages without text, the first few
     n_blank: number of pages without text
     left_out: number of characters of each kind of text that was left out
-    notes: what else to tell of the document, the first few; each goes on after its name
+    notes: further messages about the document, the first few; each goes on after its name
     error: why the document cannot be converted; "" = it was
     """
 

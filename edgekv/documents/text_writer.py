@@ -1,4 +1,4 @@
-"""Writes what a page shows as a text: gaps between texts, marks of items, rows of tables, raised and lowered text."""
+"""Write a page as a text: gaps between texts, marks of items, rows of tables, raised and lowered text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from .scripts import written
 
-# what stands between two texts; the widest wins
+# gaps between two texts; the widest wins
 NOTHING, BLANK, LINE, PARAGRAPH = range(4)
 _GAPS = ("", " ", "\n", "\n\n")
 
@@ -75,7 +75,7 @@ class _Script:
 
 
 class TextWriter:
-    """Takes texts and what stands between them, and gives the text so far, piece by piece.
+    """Takes texts and the gaps between them, and yields the text so far, piece by piece.
 
     A row of a table is a line with a tab between cells, each below its heading. A table in a cell has lines of its own,
     and the row goes on below them.
@@ -120,7 +120,7 @@ class TextWriter:
         self._write(text)
 
     def begin_script(self, mark: str) -> None:
-        """Begin raised or lowered text, or go on with that which ended last, if nothing stands between."""
+        """Begin raised or lowered text. If the last such text ended right before, go on with it."""
         if self._script is not None and self._script.mark == mark and self._gap == NOTHING:
             self._in_script = True
             return

@@ -1,4 +1,4 @@
-"""Likelihood of the right answer to a question, by teacher forcing: the answer is fed whatever the model would say."""
+"""Measure the likelihood of the right answer to a question by teacher forcing: feed the answer, and sum up -ln p."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def answer_tokens(model: Model, question: Question) -> list[int]:
 
 
 def read_question(session: edgekv.Session, question: Question, **further: Any) -> None:
-    """Read a question, and the files among `further`, as in a chat, up to where the reply begins."""
+    """Read a question, and the files among `further`, as in a chat, up to the beginning of the reply."""
     for _ in session.chat(question.text, max_tokens=1, sampling=GREEDY, **further):
         pass  # the reply is not fed: the logits are for its first token
 

@@ -1,4 +1,4 @@
-"""One thing to measure: a task, how its text is read, and what the task itself needs."""
+"""Define a case to measure: a task, a setting to read its text in, and the task's own parameters."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Task:
     measure: measures a case
     table: a table of results; the string is the `name` of the setting that others are compared with
     draw: draws pictures of results into a folder; returns the files
-    params: what the task takes beside a setting, a text and a seed, and the values that it takes by default
-    asks: whether it asks questions whose answers are known. Only then can a text be read in a process of its own, under
-        a ceiling (`Setting.memory`)
-    metrics: what it can measure beside the replies (`Case.metrics`)
-    takes_data: whether texts and questions are those of a file (`Case.data`)
+    params: the task's parameters beside a setting, a text and a seed, with their defaults
+    asks: True = it asks questions with known answers. Only then can a text be read in a process of its own, under a
+        ceiling (`Setting.memory`)
+    metrics: names of further measurements beside the replies (`Case.metrics`)
+    takes_data: True = texts and questions come from a file (`Case.data`)
     """
 
     name: str
@@ -60,8 +60,8 @@ class Case:
     length: tokens of the text; AS_GIVEN = as many as it has
     seed: all random choices follow from it
     book: the text that samples are cut from; None = generated prose
-    params: what the task needs beyond that, plain values
-    metrics: those of the task that are measured beside the replies
+    params: the task's own parameters, plain values
+    metrics: further measurements of the task beside the replies
     data: the file that texts and questions are taken from, one by each seed; None = the task makes them
     """
 

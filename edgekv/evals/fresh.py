@@ -17,8 +17,8 @@ MOST_SECONDS = 7 * 24 * 3600.0  # a process that hangs does not stay for ever
 def in_fresh_process(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
     """Run a function in a fresh process; return its result, and that process's "peak_bytes".
 
-    It and its arguments must pickle. Raises what the function raises, and WorkerError if the process is killed or
-    if there is no interpreter to start.
+    The function and its arguments must pickle. Raises the function's errors, and WorkerError if the process is killed
+    or if there is no interpreter to start.
     """
     if not has_interpreter():
         raise WorkerError(  # no ConfigError, which would stay among the results

@@ -38,9 +38,10 @@ class Grid:
     params: by name, the values that a parameter of the task takes; the others take the task's own
     lengths: None = LENGTHS
     samples: texts for every combination, with the seeds seed, seed + 1, ...; None = SAMPLES, or all those of `data`
-    metrics: those of the task that are measured beside the replies
+    metrics: further measurements of the task beside the replies
     data: the file of a task that takes its texts from one, as long as they are
-    Raises ConfigError (PolicyError) for what no model could have; what one model cannot have is a result.
+    Raises ConfigError (PolicyError) for a setting that no model can have. One that only this
+    model cannot have is a result.
     """
 
     tasks: ClassVar[Mapping[str, Task]] = TASKS
@@ -171,7 +172,7 @@ class Grid:
         return list(found.values())
 
     def cases(self) -> list[Case]:
-        """All cases: those of a setting follow each other, so that its runtime is opened once."""
+        """Return all cases, sorted by setting, so that each runtime is opened once."""
         lengths = (AS_GIVEN,) if self.data is not None else self.lengths or LENGTHS
         task = self.tasks[self.task]
         params = {**task.params, **self.params}

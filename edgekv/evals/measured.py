@@ -34,7 +34,7 @@ def setting_cells(setting: Setting, length: int) -> tuple[str, ...]:
 
 
 def labels(settings: Iterable[Setting]) -> dict[Setting, str]:
-    """Return names of settings for pictures, whatever the budget: the name, and block and cache if most have others."""
+    """Return names of settings for pictures, without the budget: the name, and block and cache if most have others."""
     found = list(settings)
     usual = {what: Counter(getattr(setting, what) for setting in found).most_common(1) for what in ("block", "kv_type")}
     made = {}

@@ -1,4 +1,4 @@
-"""Measures the table of a model's heads where it has none, and keeps it in the user's cache."""
+"""Measure the table of a model's heads if it has none, and keep it in the user's cache."""
 
 from __future__ import annotations
 

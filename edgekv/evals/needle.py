@@ -46,7 +46,7 @@ def _date(rng: random.Random) -> str:
 
 @dataclass(frozen=True)
 class Fact:
-    """A sentence that states an answer, the question for it, and what draws the answer."""
+    """A sentence that states an answer, the question for it, and a function that draws the answer."""
 
     draw: Callable[[random.Random], str]
     sentence: str

@@ -44,7 +44,7 @@ def drawn_axes(path: Path, title: str, x_label: str, y_label: str, size: tuple[f
     """Yield the axes of a picture, which is saved at the end."""
     matplotlib = needed("matplotlib", "eval")
     with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # whatever its user prefers elsewhere
+        matplotlib.rcdefaults()  # no settings of the user's
         matplotlib.rcParams.update(LOOK)
         figure = needed("matplotlib.figure", "eval").Figure(figsize=size, layout="constrained")
         axes = figure.add_subplot()
@@ -79,7 +79,7 @@ def budget_curves(
 ) -> None:
     """Draw scores in [0, 1] by budget in cells: a line for each policy, with a band if there are few lines.
 
-    full: what the full cache scores
+    full: the score of the full cache
     """
     shade = len(curves) <= MOST_BANDS
     with drawn_axes(path, title, "budget (cells per head)", label, _size([*curves, "full cache"])) as axes:
@@ -120,7 +120,7 @@ def history_lines(
 
 
 def bars(path: Path, values: Mapping[str, Mapping[str, float | Estimate]], *, title: str, label: str, of: str) -> None:
-    """Draw groups of bars: values[group][bar], with a range if it has one. `of` says what the groups are."""
+    """Draw groups of bars: values[group][bar], with a range if it has one. `of` names the groups."""
     names = list(dict.fromkeys(name for group in values.values() for name in group))
     with drawn_axes(path, title, of, label, (2 + 0.35 * len(values) * (len(names) + 1), 4.5)) as axes:
         width = 0.8 / len(names)
@@ -157,7 +157,7 @@ def draw_grid(axes: Any, values: Grid, colours: str, most: float | None, label: 
 
 
 def _draw_legend(axes: Any) -> None:
-    """Put the legend beside the axes, where it hides nothing."""
+    """Put the legend beside the axes, so that it hides nothing."""
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
 
 

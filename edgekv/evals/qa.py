@@ -34,7 +34,7 @@ class OpenQuestion(Question):
         return self.answers[0]
 
     def score(self, reply: str) -> float:
-        """1 if the reply holds one of the spellings, else 0."""
+        """Return 1 if the reply has one of the spellings, else 0."""
         return float(any(holds(reply, answer) for answer in self.answers))
 
     def f1(self, reply: str) -> float:

@@ -20,9 +20,9 @@ from .setting import ALL, ALL_WHOLE, KNOWN, TURN, TWICE, WHOLE, Setting
 class Answered:
     """The result of a question.
 
-    reply: what the model said
+    reply: the model's text
     nll: the mean of -ln p over the tokens of the right answer (`answer_likelihood.answer_nll`); None = not measured
-    cells: what `Look` measured, by name
+    cells: measurements of `Look`, by name
     """
 
     reply: str

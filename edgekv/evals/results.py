@@ -20,7 +20,7 @@ def key_of(config: Config) -> str:
 class Results:
     """A file of results, one a line: {"config": {...}, "result": {...}}. Close it, or use it in `with`.
 
-    A result is whole and on the disk once `add` returns: a process that is killed loses what it was measuring, and
+    A result is whole and on the disk once `add` returns. A process that is killed loses its current measurement, and
     leaves at most one cut line, which is dropped when the file is opened again. Raises InputError for a file that holds
     anything else, and ConfigError for one that cannot be written, or that another process has open.
     """

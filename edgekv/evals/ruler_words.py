@@ -57,8 +57,8 @@ def common_words(rng: random.Random, model: Model, n_tokens: int) -> Document:
 
 
 def frequent_words(rng: random.Random, model: Model, n_tokens: int) -> Document:
-    """A text of words without a meaning, the k-th of which comes in proportion to 1 / k^2; the first one is dots, the
-    next three are asked for. Raises InputError if n_tokens are too few to tell them apart."""
+    """Return a text of words without a meaning. Word k is as frequent as 1 / k^2. The first word is dots. The question
+    asks for the next three. Raises InputError if n_tokens are too few to tell them apart."""
     n_vocabulary = max(n_tokens // TOKENS_PER_CODED_WORD, N_FREQUENT + 2)
     draws = english.distinct(lambda: "".join(rng.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(CODED_LETTERS)))
     words = [DOTS, *itertools.islice(draws, n_vocabulary - 1)]

@@ -14,7 +14,7 @@ OFF, GENERAL, QUESTION, WHOLE, TWICE, TURN = "off", "general", "question", "whol
 KNOWN = (QUESTION, WHOLE, TWICE)  # a question is known while the text is read for it
 ALL, ALL_WHOLE = "all", "all-whole"  # all questions are known while the text is read once
 LONG_PROBE = 128  # tokens of a probe with several questions, or a question and an answer
-AS_GIVEN = 0  # the length of a text that is not cut
+AS_GIVEN = 0  # 0 = do not cut the text
 SPARE_CELLS = 1024  # cells of a full cache beyond the text: template, question, answer
 
 

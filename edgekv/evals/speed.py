@@ -48,7 +48,7 @@ class SpeedCase:
 
     @property
     def name(self) -> str:
-        """The name of the case among those of one prompt and block, for people."""
+        """Return the case's name in a table of one prompt and block."""
         if self.policy in PEERS:
             return PEERS[self.policy]
         return self.policy if self.budget is None else f"{self.policy}, {self.budget:,}"
@@ -94,7 +94,7 @@ def measure(case: SpeedCase, text: str) -> dict[str, Any]:
     reading, "prefill_tok_per_s", "decode_tok_per_s", and "peak_bytes", the most that the process ever held.
 
     Every token after the prompt is the most likely one. The end of a reply is ignored, so all cases of one length do
-    the same work. Raises WorkerError if the process is killed, and what a `Runtime` and a reply raise.
+    the same work. Raises WorkerError if the process is killed, and the errors of a `Runtime` and a reply.
     """
     return in_fresh_process(_peer if case.policy in PEERS else _edgekv, case, text)
 

@@ -87,7 +87,7 @@ class SpeedRun:
         self.left_out: dict[SpeedCase, str] = {}
 
     def check(self) -> None:
-        """Leave out what this machine cannot do. Raises ConfigError for values that cannot work."""
+        """Leave out cases that this machine cannot run. Raises ConfigError for values that cannot work."""
         obstacles: dict[SpeedCase, str | None] = {}
         for case in (case for group in self.groups for case in group):
             # the length makes no difference under a budget
@@ -117,7 +117,7 @@ class SpeedRun:
             yield case
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON: a summary of every case, what was left out and why, and all samples."""
+        """Return plain values for JSON: summaries of all cases, cases that were left out and why, and all samples."""
         return {
             "repeats": self.repeats,
             "cases": [found for group in self.groups for case in group if (found := self._summary(case))],
@@ -142,7 +142,7 @@ class SpeedRun:
         }
 
     def _ratios(self, case: SpeedCase, peer: str) -> dict[str, dict[str, float]] | None:
-        """The case's figures over those of a llama.cpp; None if the two were never measured in one repeat."""
+        """Return the case's figures over llama.cpp's; None if the two were never measured in one repeat."""
         ours, theirs = self._by_repeat(case), self._by_repeat(case.beside(peer))
         shared = [repeat for repeat in ours if repeat in theirs]
         if case.policy in PEERS or not shared:

@@ -16,7 +16,7 @@ FOLDER = Path(__file__).parent / "suites"
 
 
 def suites(folder: Path = FOLDER) -> list[str]:
-    """Names of the suites in a folder; by default of those that come with edgekv."""
+    """Return the names of the suites in a folder, by default edgekv's own."""
     return sorted(path.stem for path in folder.glob("*.toml"))
 
 

@@ -14,7 +14,7 @@ ALWAYS = ("policy", "cells", "tokens")  # columns that a table has even if all i
 class Table:
     """Rows of cells under headers, and one dict a row for JSON.
 
-    n_keys: the first columns, which say what was measured; the others say what was found
+    n_keys: number of first columns, which have the setting; the others have the results
     """
 
     headers: Sequence[str]

@@ -29,7 +29,7 @@ class Feedable(Protocol):
 
 
 def prompt_tokens(model: Model, text: str, n: int | None = None) -> list[int]:
-    """The first n tokens of a text, with what the model wants before it; None = all. Raises InputError for fewer."""
+    """Return the model's first tokens and the first n tokens of a text; None = all. Raises InputError for fewer."""
     tokens = list(itertools.islice(Prompt(model, begin=True).content(text).tokens(), n))
     if not tokens or (n is not None and len(tokens) < n):
         raise InputError(f"the text has {counted(len(tokens), 'token')}, but {n or 1:,} are needed; give a longer one")
@@ -50,7 +50,7 @@ def begin(cells: Feedable, n_tokens: int) -> None:
 
 
 def log_losses(cells: Feedable, given: Sequence[int], tokens: Sequence[int]) -> Iterator[float]:
-    """-ln p of each of the tokens, which come after the given ones, with what the cells hold by then.
+    """Return -ln p of each of the tokens, which come after the given ones, with the cells as they are by then.
 
     All but the last of the given tokens, at least one, are read block by block. The others are fed one by one, which
     evicts as reading does: whenever the spare cells of a block are full. Raises InputError as `begin`.

@@ -114,7 +114,7 @@ class ReplyGenerator:
 class ReplyTokens:
     """Iterates over the tokens of a reply, each chosen from the logits of the one before, which was fed meanwhile.
 
-    block_loop: the one that was fed last
+    block_loop: the loop whose last feed has the logits
     newest: the last token
     """
 

@@ -32,7 +32,7 @@ class TokenLogprob(NamedTuple):
 
 
 class Token(NamedTuple):
-    """A token of a reply, as `TokenLogprob`; `top` has the most probable tokens of its place, the best one first.
+    """A token of a reply, as `TokenLogprob`; `top` has the most probable tokens of its place, best first.
 
     The probabilities are the model's own: before penalties, temperature, and what a grammar forbids. So `top` need not
     hold the token.

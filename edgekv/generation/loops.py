@@ -1,4 +1,4 @@
-"""Finds that a reply goes round in a loop, token by token, whatever the length of the loop."""
+"""Detect a reply that repeats itself, token by token, with loops of any length."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from zlib import crc32
 ROUNDS = 3
 SHORTEST_LOOP = 60  # tokens in all: "ha ha ha" and a row of dots are no loop yet
 GRAM = 8  # tokens that have to stand somewhere before, so that a distance is looked at
-BUCKETS = 4096  # places where a gram stood last; a later gram may take a place, and the next gram is tried then
+BUCKETS = 4096  # last places of grams; a later gram may take a place, and then the next gram is tried
 MOST_DISTANCES = 32
 REMEMBERED = 1 << 16  # tokens; so a loop of at most a third of them is found
 
@@ -84,7 +84,7 @@ class _NearLoop:
         self._end = 0  # position after the newest gram that stood before
         self._n_new = 0  # tokens that are in no such gram
         self._n_grams = 0  # grams that stood before
-        self._distances = 0  # sum of the distances to where they stood last
+        self._distances = 0  # sum of the distances to their last places
 
     def loops_after(self, n: int, distance: int) -> bool:
         """Take a gram that ends after n tokens and stood `distance` tokens before; returns True in a loop."""

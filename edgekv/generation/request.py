@@ -85,7 +85,7 @@ def _given_parts(focus: Sequence[str]) -> tuple[str, ...]:
     return parts
 
 
-# what to give in place of options that other libraries have
+# edgekv's names for options of other libraries
 _SAMPLING = (
     "temperature",
     "top_k",
@@ -117,9 +117,9 @@ class GenerationOptions(TypedDict, total=False):
         tools
     allow_loops: go on when the reply loops. It loops when its last tokens are one sequence, three times in a row or
         more, and these are at least 60 tokens together; or five times or more with hardly a word that differs
-    ignore_eos: the model cannot end the reply, so that it has `max_tokens` tokens; a grammar that is complete ends it
+    ignore_eos: the model cannot end the reply, so it has `max_tokens` tokens; a complete grammar still ends it
     sampling: how tokens are chosen; None = `Sampling()`
-    grammar: what the reply must be, in the syntax of llama.cpp (GBNF) or of Lark (docs/replies.md)
+    grammar: a grammar that the reply follows, in the syntax of llama.cpp (GBNF) or of Lark (docs/replies.md)
     json_schema: a JSON schema that the reply must fit, as a mapping or a text; True = any JSON. Both need a runtime
         opened with grammars=True
     logprobs: yield `edgekv.Piece`s, texts which have their tokens with log probabilities, and this many of the

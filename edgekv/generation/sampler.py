@@ -103,7 +103,7 @@ def _in_range(name: str, value: float, low: int, high: int, *, whole: bool = Fal
         raise ConfigError(f"{name}={value!r} is not possible; give a {kind} in [{low}, {high}]")
 
 
-# always the most likely token, and no penalty: what measurements use
+# always the most likely token, and no penalty, for measurements
 GREEDY = Sampling(temperature=0.0, repeat_penalty=1.0)
 
 

@@ -21,7 +21,7 @@ from .request import GenerationRequest
 from .stats import Stats
 from .stopping import overlap
 
-CUT = ("length", "context", "loop", "cancelled")  # ends of replies that may come within what begins a call
+CUT = ("length", "context", "loop", "cancelled")  # ends of replies that may cut off a call
 
 Dropped = tuple[tuple[str, tuple[str, ...]], ...]  # names of tools, and the words of their schemas that are not held
 
@@ -31,7 +31,7 @@ def with_tool_calls(
 ) -> tuple[GenerationRequest, Matcher, ToolCallReader]:
     """Return the request with the grammar of tool calls, its matcher, and the reader of these calls.
 
-    stats: takes note of what the grammar does not hold of the tools' schemas
+    stats: gets the parts of the tools' schemas that the grammar does not enforce
 
     A reply without calls fits the JSON schema of the request, if it has one. Raises ConfigError if calls could not be
     told from it.
@@ -52,7 +52,7 @@ def with_tool_calls(
 def _tool_matcher(
     form: CallFormat, use: ToolUse, loaded: LoadedModel, reply: Mapping[str, Any] | None
 ) -> tuple[Grammar, Matcher, Dropped]:
-    """Return the grammar of calls and its matcher, and what was relaxed for them. reply: as of `CallFormat.grammar`
+    """Return the grammar of calls, its matcher, and the schemas' relaxed parts. reply: as of `CallFormat.grammar`
 
     The grammar holds a schema that compiles as it is, and leaves out the words of others that do not compile. If all
     tools together are too much for one grammar, or for the plan, the largest schemas stand for any object. So do those

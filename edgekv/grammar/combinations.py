@@ -19,8 +19,8 @@ _LISTS = ("anyOf", "oneOf")
 class _Alternatives(NamedTuple):
     """Number and size of the alternatives that a schema stands for.
 
-    n: its alternatives, or those of the part within it that has most; n_chars: characters of the longest one
-    n_combined: characters of all combinations, at the place that makes most of them
+    n: the schema's alternatives, or those of its part with the most; n_chars: characters of the longest alternative
+    n_combined: characters of all combinations, in the part with the most of them
     """
 
     n: int
@@ -44,7 +44,7 @@ class _Counter:
         self._known: dict[str, _Alternatives] = {}
 
     def count(self, schema: Any) -> _Alternatives:
-        """Return what a schema stands for, alone."""
+        """Return the alternatives of a schema by itself."""
         if not isinstance(schema, Mapping):
             return _Alternatives(1, len(str(schema)))
         factors = list(self._factors(schema))
@@ -57,7 +57,7 @@ class _Counter:
         return _Alternatives(max([n, *(it.n for it in inner)]), n_chars, n_combined)
 
     def _factors(self, schema: Mapping[str, Any]) -> Iterator[_Alternatives]:
-        """Yield what a schema combines: its own lists of alternatives, schemas that all hold, and a reference."""
+        """Yield the factors of a schema's combinations: lists of alternatives, schemas that all hold, a reference."""
         every = schema.get("allOf")
         for it in every if isinstance(every, list) else ():
             yield self.count(it)

@@ -1,4 +1,4 @@
-"""Schemas with constants that llguidance would round, as rules in Lark's syntax, where a constant is a text."""
+"""Write schemas with constants that llguidance would round as rules in Lark's syntax, which has constants as texts."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class NotExactError(Exception):
 def exact_grammar(schema: Mapping[str, Any], options: Mapping[str, Any]) -> str:
     """Return a grammar in Lark's syntax for a schema that has such constants in closed objects, lists or alternatives.
 
-    options: llguidance's, for the parts that have none; their blanks are those of these rules
+    options: llguidance's, for the parts without such constants; these rules take their blanks from it
 
-    Raises NotExactError for a schema that has them elsewhere.
+    Raises NotExactError for a schema with such constants elsewhere.
     """
     writer = _Writer(schema, options)
     start = writer.value(schema, "")

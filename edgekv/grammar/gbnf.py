@@ -1,6 +1,6 @@
 """GBNF, the grammars of llama.cpp, rewritten as Lark's, which llguidance reads.
 
-Source of the syntax: `llama_grammar_parser` of llama.cpp. A rule that is defined twice is what it is defined as last.
+Source of the syntax: `llama_grammar_parser` of llama.cpp. The last definition of a rule counts.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def is_lark(text: str) -> bool:
 
 
 def lark_of(text: str, tokens: Tokens) -> str:
-    """Return a grammar in GBNF as a grammar in Lark's syntax. Raises GrammarError for what cannot be followed."""
+    """Return a grammar in GBNF as a grammar in Lark's syntax. Raises GrammarError if it cannot be translated."""
     rules = _Parser(text, tokens).rules()
     if "root" not in rules:
         raise _refusal("has no rule 'root', with which replies begin; add one")
@@ -99,7 +99,7 @@ def _regular(rules: Mapping[str, _Expression]) -> set[str]:
     while ready := order.get_ready():
         regular = [name for name in ready if not any(isinstance(part, _Token) for part in rules[name])]
         found |= {*regular}
-        order.done(*regular)  # what names another rule never gets ready
+        order.done(*regular)  # a rule that names another one is never ready
     return found
 
 
@@ -251,7 +251,7 @@ class _Parser:
         if token >= self._tokens.n_vocab:
             n_vocab = self._tokens.n_vocab
             raise _refusal(f"names the token {found[2][:10]}, but the model has {n_vocab}; give one of those")
-        if found[1]:  # what ends a reply stands at no other place of it
+        if found[1]:  # an end token may stand only at the end of a reply
             return _Token(f"<[^{','.join(map(str, sorted({token, *self._tokens.ends})))}]>")
         if token in self._tokens.ends:
             raise _refusal(f"names {found[0]}, which ends a reply; leave it out: a reply ends where the grammar does")
@@ -275,7 +275,7 @@ class _Parser:
         self._at = found.end()
 
     def _skip_within(self) -> None:
-        """Skip what may stand between the items of a sequence: within a group also breaks of lines."""
+        """Skip blanks and comments between the items of a sequence; within a group also line breaks."""
         self._skip(_BLANKS_AND_BREAKS if self._n_groups else _BLANKS)
 
     def _unexpected(self, wanted: str) -> GrammarError:

@@ -18,7 +18,7 @@ _BACKSLASH = ord("\\")
 
 
 class _Open(NamedTuple):
-    """An object or a list that is open. keys: those of an object so far; outer: what it stands in"""
+    """An object or a list that is open. keys: an object's keys so far; outer: the object or list around it"""
 
     keys: frozenset[bytes] | None
     outer: _Open | None
@@ -29,9 +29,9 @@ class State(NamedTuple):
 
     within: the innermost object or list that is open
     awaits_key: the text that is open, or begins next, is a key
-    text: what the text that is open says so far, if it is a key; None = no text is open
-    escape: the bytes so far of an escape in it that is open
-    heard: the end of what came outside of JSON; None = this is JSON
+    text: the open text so far, if it is a key; None = no text is open
+    escape: the bytes so far of an open escape in that text
+    heard: the last characters outside of JSON; None = this is JSON
     """
 
     within: _Open | None = None
@@ -91,9 +91,9 @@ class KeyWatch:
         self._state = state
 
     def repeating(self, grammar: Grammar, allowed: Allowed) -> list[int]:
-        """Return the tokens that repeat a key, or leave no other one.
+        """Return the tokens that repeat a key, or that allow only repeated keys.
 
-        grammar: the reply's, at this place; allowed: what it allows
+        grammar: the reply's, at this place; allowed: the tokens that it allows
         """
         found = []
         for token in self._candidates(self._state, allowed):
@@ -126,7 +126,7 @@ class KeyWatch:
         """Return True if a reply can go on after a token without repeating a key. state: after that token"""
         if not self._rule.by_pattern:
             return True  # a key that is any text can always become another one
-        looked_at: set[bytes] = set()  # what may come after this place
+        looked_at: set[bytes] = set()  # continuations after this place
         ahead = [(grammar, token, state, b"")]
         while ahead:
             grammar, token, state, before = ahead.pop()

@@ -119,7 +119,7 @@ def planned_bytes(n_vocab: int, n_replies: int) -> int:
 
 
 class Position:
-    """A place in a reply that follows a grammar: what may come next. n_tokens: n_vocab, with a stand-in for the end"""
+    """A place in a reply under a grammar: tokens that may come next. n_tokens: n_vocab, with a stand-in for the end"""
 
     def __init__(self, matcher: Any, name: str, n_vocab: int, n_tokens: int) -> None:
         """name: name of the argument that gave the grammar, for errors"""

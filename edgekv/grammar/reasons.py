@@ -6,7 +6,7 @@ import re
 
 _LONGEST = 300  # characters of a reason in llguidance's own words
 
-# what llguidance says -> what that means; \1 and \2 stand for its groups
+# llguidance's message -> a plain reason; \1 and \2 stand for its groups
 _MEANT = (
     (r"Unimplemented keys: \[(.*?)\]", r"it has \1, which no grammar expresses"),
     (r"Unsatisfiable schema: Regex is empty", r"nothing fits it: its patterns, formats or lengths exclude each other"),

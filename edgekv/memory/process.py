@@ -1,4 +1,4 @@
-"""Memory of this process, as the operating system reports it: what it and its runtimes hold, and what it may have."""
+"""Read the memory of this process from the operating system: the bytes that it holds, and its limits."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def return_freed_memory() -> None:
-    """Give freed memory back to the system, so that it does not count on top of what comes next (glibc)."""
+    """Give freed memory back to the system, so that it does not count beside the next allocations (glibc)."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)

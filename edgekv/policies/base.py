@@ -45,7 +45,7 @@ def option(
 class Policy:
     """Base of all policies. A subclass has a name, a paper, options and a score.
 
-    reads: names of the `Head` arrays that it needs beside keys and positions
+    reads: names of the `Head` arrays that the policy needs beside keys and positions
     weights: its scores are never negative, as attention weights are; wrappers take a softmax of other scores
     accumulates: cells carry their scores on to the next scoring by the same policy
     carries: scores accumulate with the cell; every block is then scored, even while the cache has room

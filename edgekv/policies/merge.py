@@ -51,7 +51,7 @@ class Merge(Division):
         return self.keep_and_merge(head, protection, required_budget(head) if budget is None else budget)[0]
 
     def keep_and_merge(self, head: Head, protection: Protection, budget: int) -> tuple[Indices, Indices]:
-        """Return the cells to keep, and those of them that take in what goes, each ascending by position."""
+        """Return the cells to keep, and the means among them that take in evicted cells, each ascending by position."""
         counts = np.ones(len(head.positions)) if head.counts is None else head.counts
         old = counts > 1
         protected = protection.mask(head.positions)

@@ -10,7 +10,7 @@ from .types import Scores
 
 
 def recall_scores(head: Head, before: int, after: int) -> Scores:
-    """Return what the neighbourhood of each archived token gets of the attention of a probe's rows, (n,) float64.
+    """Return the mean attention of a probe's rows to the neighbourhood of each archived token, (n,) float64.
 
         a[j]     = max over query heads h of the group and rows w of A[h, w, j]
         score[c] = mean of a[c - before .. c + after], as far as there are tokens

@@ -18,7 +18,7 @@ from .types import Indices, Scores
 
 @dataclass(frozen=True)
 class Wrapper(Policy):
-    """A policy that makes its scores from those of another.
+    """A policy that computes its scores from another policy's.
 
     after: names of the wrappers that it may wrap
     """

@@ -12,7 +12,7 @@ from edgekv.errors import InputError
 
 from .text import Prompt
 
-USES = ("fim_pre", "fim_suf", "fim_mid")  # tokens before a gap's beginning and end, and before what fills it
+USES = ("fim_pre", "fim_suf", "fim_mid")  # tokens before the text above a gap, the text below it, and its filling
 OF_FILES = "fim_sep"  # the token before each other file
 
 

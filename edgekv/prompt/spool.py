@@ -1,4 +1,4 @@
-"""Copies of texts for prompts, which are read twice, counted and then fed: those of pipes, and of documents."""
+"""Copy texts of pipes and documents to the disk, because a prompt is read twice: to be counted, and to be fed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The sandbox that chat templates run in: jinja's own, with a limit on all texts that one rendering makes.
+"""Run chat templates in jinja's sandbox, with a limit on all texts that one rendering makes.
 
-Every text and list that a template makes is counted, be it shown or kept in a variable. What one step may make of large
-values is estimated before it. Loops that make nothing are not bounded.
+Every text and list that a template makes is counted, be it shown or kept in a variable. The result of a step over large
+values is estimated before the step. Loops that make nothing are not bounded.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import jinja2.sandbox
 from jinja2.exceptions import SecurityError
 
 _MOST = 1 << 25  # characters of all texts that a rendering may make, beside what its input allows
-_PART = 16  # what a text or a value costs beside its characters
+_PART = 16  # cost of a text or a value beside its characters
 _PER_INPUT = 256  # further ones for each character of its input
 _MAX_NUMBER = 1 << 20  # the most repetitions or padding that a template may ask for
 _WIDTH = re.compile(r"\d{7}")  # a width in a format that is, or may be, above _MAX_NUMBER
 _WIDENING = ("batch", "center", "format", "indent", "tojson")  # filters that repeat or pad as often as they are told
 _UNBOUNDED = ("lipsum", "pprint")  # jinja has them, and no chat needs them
-# filters that make no text of what they are given, so that large values cost nothing there
+# filters that make no text of their input, so large values cost nothing there
 _PASSING = (
     *("abs", "attr", "count", "d", "default", "dictsort", "first", "float", "groupby", "int", "items", "last"),
     *("length", "list", "map", "max", "min", "random", "reject", "rejectattr", "reverse", "round", "select"),
@@ -33,7 +33,7 @@ _PASSING = (
 
 
 class _Code(jinja2.compiler.CodeGenerator):
-    """Compiles templates so that texts are counted where jinja calls no method of the environment."""
+    """Compiles templates so that texts are counted also if jinja calls no method of the environment."""
 
     def buffer(self, frame: Any) -> None:
         frame.buffer = self.temporary_identifier()
@@ -136,7 +136,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return self.counted(super().call(context, function, *args, **kwargs))
 
     def _bounded(self, name: str, plain: Any) -> Callable[..., Any]:
-        """Return a filter that refuses what would make too much, and counts what it makes."""
+        """Return a filter that counts its output, and refuses to make too much."""
 
         @wraps(plain)
         def bounded(*args: Any, **kwargs: Any) -> Any:

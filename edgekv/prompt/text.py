@@ -207,7 +207,7 @@ class Prompt:
             yield from self._model.last
 
     def _runs(self) -> Iterator[tuple[str, Iterable[int]]]:
-        """Yield the role and the tokens of each part, after what the model wants before them."""
+        """Yield the role and the tokens of each part, after the model's first tokens."""
         if self._begin:
             yield TEMPLATE, self._model.first
         for i, part in enumerate(self._parts):
@@ -248,7 +248,7 @@ class Prompt:
         """Return the number of the prompt's tokens; reads every file once. Raises InputError if there is none."""
         n_tokens = sum(1 for _ in self.tokens())
         if n_tokens == 0:
-            # llama.cpp drops what the vocabulary cannot spell, and would abort if nothing was fed
+            # llama.cpp drops characters that the vocabulary cannot spell, and would abort if nothing was fed
             raise InputError("nothing of the prompt is in the model's vocabulary; choose another model or prompt")
         return n_tokens
 

@@ -225,7 +225,7 @@ class CallFormat:
         return Grammar(text, "tools", any(map(multiplies, found)), key_rule(found, before or None))
 
     def parsed(self, text: str) -> tuple[ToolCall, ...]:
-        """Return the calls of a reply, without one that was cut off."""
+        """Return the whole calls of a reply."""
         calls = []
         rest = text
         while len(rest) > (start := self.n_before_calls(rest)):
@@ -241,7 +241,7 @@ class CallFormat:
         """Return a reply with its calls in one form: clients may write arguments with other blanks or other order."""
         before, calls = text[: self.n_before_calls(text)], self.parsed(text)
         if text != before + self.written(calls):
-            return text  # the text has no calls, or one that was cut off
+            return text  # the text has no calls, or a call that was cut off
         plain = [ToolCall(it.name, json.dumps(_DECODER.decode(it.arguments), sort_keys=True)) for it in calls]
         return before + self.written(plain)
 

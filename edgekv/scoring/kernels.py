@@ -61,7 +61,7 @@ def head_budgets(policy: Policy, heads: Sequence[Head], protection: Protection) 
     """Return the cells of each head, as `Policy.head_budgets` without a limit."""
     if policy.spread == "head":
         return policy.head_budgets(heads, protection)
-    if isinstance(policy, Merge):  # it leaves the budgets to what it wraps
+    if isinstance(policy, Merge):  # it leaves the budgets to the wrapped policy
         policy = policy.inner
     if isinstance(policy, Heads):
         return _divided(policy, heads, protection)

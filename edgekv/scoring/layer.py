@@ -154,7 +154,7 @@ def _row_positions(
 
 
 def _check_single(budget: int | None, tokens_seen: int | None, scale: float | None, softcap: float, layer: int) -> None:
-    """Refuse numbers that the native structs would wrap, and those that make every score senseless."""
+    """Refuse numbers that the native structs would wrap, and numbers that make every score senseless."""
     for name, count, low in (("budget", budget, 1), ("tokens_seen", tokens_seen, 1), ("layer", layer, 0)):
         if count is not None and not (isinstance(count, Integral) and low <= count < 1 << 31):
             raise ConfigError(f"{name}={count} is not possible; give a whole number in [{low}, 2**31)")

@@ -17,7 +17,7 @@ from edgekv.errors import SessionFileError
 from .shared_files import AGAIN_S, lock, new_locked, opener
 
 SUFFIX = ".edgekv-part"  # suffix of a file that is not complete yet
-OPEN_S = 5.0  # seconds to wait for a process that has the old file open, where it cannot be replaced meanwhile
+OPEN_S = 5.0  # seconds to wait for a process that has the old file open, on systems that cannot replace an open file
 
 
 @contextmanager

@@ -78,7 +78,7 @@ class TokenLog:
             self._marks.make_room(min(3 * len(self._coming[1]), WINDOW))
 
     def follow(self, tokens: Sequence[int], n_past: int) -> None:
-        """Note the last tokens up to position n_past, without those that the log already has."""
+        """Append the last tokens up to position n_past that the log does not have yet."""
         n_new = n_past - len(self)
         if n_new > 0:
             self._tokens.append(tokens[-n_new:])

@@ -1,4 +1,4 @@
-"""Files that may be replaced: those that did not change since they were last read or written here."""
+"""Tell files that may be replaced: they did not change since this process last read or wrote them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Ownership:
         self._seen[os.path.realpath(path)] = _identity(path)
 
     def is_foreign(self, path: Path) -> bool:
-        """Return True if there is a file, and it is not the one that was noted."""
+        """Return True if there is a file, and it is not the noted one."""
         there = _identity(path)
         return there is not None and there != self._seen.get(os.path.realpath(path))
 
 
 def _identity(path: Path) -> Identity | None:
-    """Return what differs between two files of one name; None = there is none."""
+    """Return a file's device, inode, mtime and size; None if it does not exist."""
     try:
         status = path.stat()
     except OSError:

@@ -88,7 +88,7 @@ def writable_path_of(name: str) -> Path:
 
 
 def existing_path_of(name: str) -> Path:
-    """Return the path of a saved session. Raises SessionFileError if there is none, and names those that exist."""
+    """Return the path of a saved session. Raises SessionFileError if there is none, and names the saved ones."""
     path = path_of(name)
     if not path.is_file():
         there = ", ".join(saved_names()) or "none"

@@ -61,7 +61,7 @@ class MemoryCeiling:
 
         The function must be at the top level of a module that the process can import, and its arguments and value must
         pickle. An exception that it raises is raised here. Raises OverCeilingError, FreshProcessError, and ConfigError
-        for what does not pickle.
+        if the arguments or the value do not pickle.
         """
         __tracebackhide__ = True
         try:

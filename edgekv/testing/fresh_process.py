@@ -40,7 +40,7 @@ def run_fresh(task: Mapping[str, Any], *, timeout: float, show_output: bool = Fa
     """Run `child.py` on a task: "kind", and the arguments of that kind.
 
     timeout      seconds until the process is killed
-    show_output  leave its output where this process writes, instead of keeping it
+    show_output  let it write to the output of this process, instead of keeping its output
 
     Raises FreshProcessError if it takes longer or leaves no result; the message ends with its output.
     """

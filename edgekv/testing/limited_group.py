@@ -14,7 +14,7 @@ LEAVING_S = 10.0  # a killed program leaves its group a moment later
 
 
 class Files(NamedTuple):
-    """Names of a group's files. ended: what tells how many processes were killed"""
+    """Names of a group's files. ended: the file with the number of killed processes"""
 
     limit: str
     swap_limit: str

@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 
 def arguments(doc: str) -> argparse.ArgumentParser:
-    """A parser with what every bench takes: a model, a book, and a place for the figures as JSON."""
+    """Return a parser with the arguments of every bench: a model, a book, and a file for the figures as JSON."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="path or known name of a GGUF model (default: the default model)")
     parser.add_argument("--book", type=Path, required=True, help="a long English text in UTF-8, such as a novel")
@@ -71,10 +71,10 @@ def print_pairs(
     predicted: Mapping[str, str],
     units: Mapping[str, float] | None = None,
 ) -> None:
-    """Medians of both sides of pairs, and of the ratio of the second to the first within a pair.
+    """Print medians of both sides of pairs, and of the ratio of the second to the first within a pair.
 
-    predicted: what was expected of each figure that is shown; "" = nothing
-    units: what a figure is divided by where it is printed
+    predicted: the prediction for each shown figure; "" = none
+    units: divisors of the printed figures
     """
     rows = []
     for figure, expected in predicted.items():
@@ -86,6 +86,6 @@ def print_pairs(
 
 
 def write_json(path: Path | None, figures: object) -> None:
-    """Write the figures, where a path is given."""
+    """Write the figures, if a path is given."""
     if path is not None:
         path.write_text(json.dumps(figures, indent=2) + "\n")

@@ -68,7 +68,7 @@ def serving(options: Sequence[str]) -> Iterator[Serving]:
                 break
         else:
             raise SystemExit("the server does not start")
-        drain = subprocess.Popen(["cat"], stdin=process.stderr, stdout=subprocess.DEVNULL)  # what it says must be read
+        drain = subprocess.Popen(["cat"], stdin=process.stderr, stdout=subprocess.DEVNULL)  # a full pipe would stop it
         try:
             yield Serving(process, found[0])
         finally:

@@ -1,4 +1,4 @@
-"""Runs before a packaged program does: where the program was started as a worker process, it becomes one."""
+"""Runtime hook of PyInstaller: serve as a worker if the program was started as one."""
 
 from edgekv.worker.frozen import serve_if_worker
 

@@ -1,4 +1,4 @@
-"""Results by how texts were read, and bars of a figure of them: what tasks without questions share."""
+"""Group results by setting and draw a figure of them as bars, for tasks without questions."""
 
 from __future__ import annotations
 

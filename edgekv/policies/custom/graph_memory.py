@@ -104,7 +104,7 @@ def _fold(onnx: Any, model: Any, dims: Mapping[str, Dims | None]) -> bool:
 
 
 def _calculated(onnx: Any, model: Any, nodes: list[Any], weights: list[Any], results: list[str]) -> list[Any]:
-    """Return the arrays of nodes without inputs."""
+    """Evaluate constant nodes; return their arrays."""
     if not results:
         return []
     helper = onnx.helper

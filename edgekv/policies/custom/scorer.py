@@ -42,7 +42,7 @@ class Scorer:
             first_head       the number of the first KV head in its layer
 
         It returns scores (n_head_kv, n) in float32; other floats are converted. Higher is kept. Cells and rows are in
-        ascending order of position. Arrays are read-only and belong to edgekv: copy what must outlive the call. Heads
+        ascending order of position. Arrays are read-only and belong to edgekv; the call must copy what it keeps. Heads
         that hold different numbers of cells come in separate calls, so one head's scores must not depend on another's.
     reads: which of keys, values, queries and positions it is given
     n_rows: the most rows of queries that it is given; 0 if it reads no queries
