@@ -2,18 +2,18 @@
 //
 // A model and a context are llama.cpp's own. An `edgekv_cache` is opened over a context and from then on
 // feeds it: it knows which token every cell of every (layer, KV head) holds, scores the cells, and compacts
-// each head to its budget. `edgekv_plan_make` says how many cells fit a memory ceiling, and `edgekv_plan_open` opens what was
-// planned. A C program includes this header alone, beside llama.h; docs/c.md is about such programs. It brings two more of the same
+// each head to its budget. `edgekv_plan_make` says how many cells fit a memory ceiling, and `edgekv_plan_open` opens a
+// planned model. A C program includes this header alone, beside llama.h; docs/c.md is about such programs. It brings two more of the same
 // ABI: edgekv_policy.h, policies on plain arrays, and edgekv_snapshot.h, caches as bytes.
 //
 // Conventions
 //   - Every call that can fail returns a status and takes `err`/`err_size`: optional, on failure it holds a
 //     NUL-terminated message, cut at err_size. A failed call changes nothing unless it says otherwise.
-//   - No exception leaves the library, and misuse never aborts the host. Where memory runs out, in llama.cpp too, the call
-//     fails with EDGEKV_STATUS_OUT_OF_MEMORY. What still ends the process is an abort of llama.cpp while it computes a graph,
-//     and a device that fails while rows move.
+//   - No exception leaves the library, and misuse never aborts the host. If memory runs out, in llama.cpp too, the call
+//     fails with EDGEKV_STATUS_OUT_OF_MEMORY. Two things still end the process: an abort of llama.cpp while it computes a
+//     graph, and a device that fails while rows move.
 //   - The host's callbacks for llama.cpp's log and for ggml's aborts stay its own: the library puts others in their place during
-//     its calls, which call the host's, and puts the host's back. Where the host has set none, llama.cpp's log is silent after the
+//     its calls, which call the host's, and puts the host's back. If the host has set none, llama.cpp's log is silent after the
 //     first model was loaded; EDGEKV_LOG=1 in the environment shows it.
 //   - A cache belongs to one thread at a time. Scoring and moving use as many threads as the context's.
 //   - Cells are physical slots, positions are true positions in the text; ranges are half-open [p0, p1).
@@ -35,13 +35,13 @@ extern "C" {
 // ---- models and contexts: llama.cpp's own calls, with its reasons as text and its aborts as a status ----
 
 // Load a model as llama_model_load_from_file does; free it with llama_model_free. With use_extra_bufts its file stays open:
-// `critical` reads the output projection there, where llama.cpp keeps it in the processor's own order. With LLAMA_LOAD_MODE_NONE
+// `critical` reads the output projection there if llama.cpp keeps it in the processor's own order. With LLAMA_LOAD_MODE_NONE
 // tables of embeddings that are only looked up stay in the file (on Linux, in a model of one file without layers on devices): the
 // rows of a batch are read there. If they cannot be read, feeding fails with EDGEKV_STATUS_MODEL_INVALID and changes no cell.
 //
 // The matrices of streamed layers stay in the file, as well. Whenever such a layer's turn comes they are read to one of two slots of
-// memory, by a thread that reads one layer ahead. Of experts those are read that a batch chooses (on Linux). What is computed is the
-// same to the bit as with all weights in memory and use_extra_bufts = false. The rest of the model is loaded as with
+// memory, by a thread that reads one layer ahead. Of the experts only a batch's own are read (on Linux). Results are the same
+// to the bit as with all weights in memory and use_extra_bufts = false. The rest of the model is loaded as with
 // LLAMA_LOAD_MODE_NONE.
 //   params     : with streamed layers, llama.cpp's default of n_gpu_layers, or 0: all layers are computed by the processor
 //   n_streamed : layers that are streamed, spread evenly over the model; 0 = none
@@ -57,8 +57,8 @@ EDGEKV_API enum edgekv_status edgekv_model_load(
                                 char * err,
                               size_t   err_size);
 
-// Weights that are streamed, and what reading them took so far. Where there are experts, those are read that a batch chooses, and as
-// many as those of two layers stay: n_experts_used of n_experts for each token. Tables of embeddings do not count.
+// Streamed weights, and the bytes and time that reading them took so far. Of experts only a batch's own are read. Memory keeps as
+// many as two layers use: n_experts_used of n_experts for each token. Tables of embeddings do not count.
 struct edgekv_streaming {
     uint32_t n_layers;       // of the model; 0 = nothing is streamed
     uint32_t n_streamed;     // layers that are
@@ -93,7 +93,7 @@ EDGEKV_DEFAULT(edgekv_layout)
 // The most slots of a context.
 #define EDGEKV_MOST_SLOTS 64
 
-// Where heads differ, a head may keep up to EDGEKV_HEAD_LIMIT times the budget as long as its cells, a block and a probe fill at
+// If heads differ, a head may keep up to EDGEKV_HEAD_LIMIT times the budget as long as its cells, a block and a probe fill at
 // most half of the trained context, and EDGEKV_HEAD_LEAST times the budget in any case.
 #define EDGEKV_HEAD_LIMIT 8
 #define EDGEKV_HEAD_LEAST 3
@@ -114,7 +114,7 @@ EDGEKV_API enum edgekv_status edgekv_layout_for(
 
 // Fill in llama.cpp's parameters of a context for edgekv_context_new: one sequence, flash attention, keys and values of one type.
 //   kv_type   : enum ggml_type: F16, Q8_0 or Q4_0
-//   n_cells   : of llama.cpp's own cache, where the context gets no layout
+//   n_cells   : of llama.cpp's own cache, if the context gets no layout
 //   n_outputs : tokens of a batch that have logits: one, and those of a draft
 //   EDGEKV_STATUS_INVALID_ARGUMENT  caches have no such type, or the model's heads do not fit its blocks
 EDGEKV_API enum edgekv_status edgekv_context_params_for(
@@ -150,12 +150,12 @@ struct edgekv_shape {
     uint32_t n_head_max;    // query heads that read the rows of one layer, at most: later layers may share them
     uint32_t n_group_max;   // query heads of one KV head, at most
     uint32_t head_dim_k;    // elements of a key, at most
-    uint32_t head_dim_v;    // elements of a value, at most; of a latent, where rows are latents
+    uint32_t head_dim_v;    // elements of a value, at most; of a latent, if rows are latents
     uint32_t n_cells;       // cells per head on average
     uint32_t n_cells_max;   // cells of one head, at most
     uint32_t n_threads;     // threads that scoring and moving use
-    uint32_t staged;        // 1 if rows lie on a device; where it cannot score or move them, a copy of one head is
-    uint32_t w_o_row_bytes; // a row of W_O or W_V, at most, where it lies on a device or was repacked; else 0
+    uint32_t staged;        // 1 if rows lie on a device; a copy of one head serves what the device cannot score or move
+    uint32_t w_o_row_bytes; // a row of W_O or W_V, at most, if it lies on a device or was repacked; else 0
     uint64_t cell_bytes;    // K and V of one cell, over all layers and heads
     uint64_t head_bytes;    // K and V of all cells of the largest head
 
@@ -169,14 +169,14 @@ struct edgekv_shape {
     uint32_t latent_dim_v; // elements of the value that a query head makes of a latent, which is the first head_dim_v elements of
                            // a key; 0 = values are stored as they are
 
-    uint64_t graph_bytes;        // what graphs that score and move rows would take in the host's memory, if rows lay there
-    uint64_t device_graph_bytes; // and what they take on devices
+    uint64_t graph_bytes;        // of graphs that score and move rows in the host's memory, if rows lay there
+    uint64_t device_graph_bytes; // and of those on devices
 
     uint64_t graph_description_bytes; // in the host's memory, of the graphs on devices
 };
 
-// Say what the context's cache looks like.
-//   EDGEKV_STATUS_UNSUPPORTED  caches of kinds that edgekv does not know, and what edgekv_context_new refuses
+// Fill in the shape of the context's cache.
+//   EDGEKV_STATUS_UNSUPPORTED  the cache is of an unknown kind, or edgekv_context_new would refuse it
 EDGEKV_API enum edgekv_status edgekv_context_shape(
           const struct llama_context * ctx,
                  struct edgekv_shape * shape,
@@ -185,7 +185,7 @@ EDGEKV_API enum edgekv_status edgekv_context_shape(
 
 // Say how far RoPE turns the keys of a layer from one position to the next, with whatever scaling the context uses.
 //   layer      : of those that have a cache, as edgekv_cache_positions counts them
-//   first      : out: element of a key that those which turn begin at; the last ones turn where rows are latents
+//   first      : out: first element of a key that turns; the last elements turn if rows are latents
 //   n_rot      : in: room in elements, twice that of `angles`; out: elements that turn, in pairs; 0 = in this layer a key says
 //                nothing of its position
 //   angles     : (n_rot / 2,) radians per position
@@ -335,10 +335,10 @@ EDGEKV_API enum edgekv_status edgekv_cache_feed_together(
                                  char * err,
                                size_t   err_size);
 
-// Decode a token, and a draft of what may follow it, with logits for each: llama_get_logits_ith(ctx, 0) are the token's, and
-// (ctx, i) those of the draft's i-th token. The draft is in no cell. Whatever is done next with the cache drops the draft, but
-// for edgekv_cache_accept; then everything is as if it had never been decoded.
-//   n : at most n_draft, and one less than what edgekv_cache_feed takes
+// Decode a token, and a draft of the tokens that may follow it, with logits for each: llama_get_logits_ith(ctx, 0) are the token's, and
+// (ctx, i) those of the draft's i-th token. The draft is in no cell. The next call drops it, unless that is
+// edgekv_cache_accept; then everything is as if the draft had never been decoded.
+//   n : at most n_draft, and one less than edgekv_cache_feed takes
 //   Errors as of edgekv_cache_feed.
 EDGEKV_API enum edgekv_status edgekv_cache_feed_draft(
                  struct edgekv_cache * cache,
@@ -406,9 +406,9 @@ struct edgekv_compaction {
     uint32_t n_staged;      // layers whose rows the host scored, moved or turned in a copy
 };
 
-// Score every head's cells and keep `budget` of them, or what the policy's `spread` and `pyramid` make of it; where nothing
+// Score every head's cells and keep `budget` of them, or what the policy's `spread` and `pyramid` make of it; if nothing
 // has to go, only what is carried with the cells is brought up to date. On failure the cache is unchanged.
-//   EDGEKV_STATUS_INVALID_STATE     the cache was opened without what the policy needs, or there was no probe; or the policy scores
+//   EDGEKV_STATUS_INVALID_STATE     the cache was opened for a policy that needs less, or there was no probe; or the policy scores
 //                                   by every token (H2O, AHAKV), and more were fed since the last compaction than n_query_rows
 //   EDGEKV_STATUS_INVALID_ARGUMENT  protected cells exceed a budget; or budgets exceed `budget` on average, or one of them
 //                                   what a head may keep, or together they keep no cell; or shares are missing, or one is no
@@ -523,13 +523,13 @@ EDGEKV_API enum edgekv_status edgekv_cache_queries(
 
 // Bytes of everything that is resident at the peak; docs/plans.md says what each is.
 struct edgekv_parts {
-    uint64_t host_bytes;        // what the process holds before the model, and all code of this library
+    uint64_t host_bytes;        // of the process before the model, and all code of this library
     uint64_t vocabulary_bytes;  // vocabulary and metadata
     uint64_t graph_bytes;       // descriptions of graphs
     uint64_t rounding_bytes;    // fills the first one up to whole steps of 2 MiB, and the two others to whole MiB
     uint64_t weight_bytes;      // from here on as in edgekv_memory
     uint64_t repack_bytes;
-    uint64_t slot_bytes;        // what weights are read to that stay in the file
+    uint64_t slot_bytes;        // memory that streamed weights are read to
     uint64_t kv_bytes;
     uint64_t state_bytes;
     uint64_t compute_bytes;
@@ -537,11 +537,11 @@ struct edgekv_parts {
     uint64_t workspace_bytes;   // of threads, activations, llama.cpp's own cells and drafts
     uint64_t bookkeeping_bytes; // of an open cache, and of archives
     uint64_t swap_bytes;        // sequences that are swapped out to memory, and the way of one back from the disk
-    uint64_t reserved_bytes;    // what the program itself will take later
+    uint64_t reserved_bytes;    // of the program itself, later
     uint64_t margin_bytes;      // holes in the heap
 };
 
-// Fill in what a context and a cache of these params take, or would take if the model was loaded with no_alloc.
+// Fill in the bytes of a context and a cache of these params. The model may be loaded with no_alloc.
 //   parts : in: host, vocabulary and reserved bytes, and graph_bytes of one graph; out: all others, and graph_bytes of all
 //   EDGEKV_STATUS_INVALID_ARGUMENT  edgekv_cache_open would refuse `n_merged` of cells in Q4_0
 //   EDGEKV_STATUS_UNSUPPORTED       edgekv_cache_open would refuse how `params` have layers share cells
@@ -552,12 +552,12 @@ EDGEKV_API enum edgekv_status edgekv_context_parts(
                                    char * err,
                                  size_t   err_size);
 
-// Take out of the weights of a plan what stays in the file of a model that is not mapped: the matrices of streamed layers, and tables of
-// embeddings that are only looked up. Add the memory that they are read to.
+// Subtract the weights that stay in the file of a model that is not mapped: matrices of streamed layers, and tables of embeddings that
+// are only looked up. Add the memory that they are read to.
 //   model    : with all weights, or loaded with no_alloc
 //   n_ubatch : tokens that are fed at once, whose embeddings are looked up
 //   parts    : as edgekv_context_parts left them
-//   streaming: what edgekv_model_streaming would say of the loaded model before anything was read
+//   streaming: as edgekv_model_streaming fills it for the loaded model before anything was read
 //   EDGEKV_STATUS_INVALID_ARGUMENT  the model has fewer layers
 EDGEKV_API enum edgekv_status edgekv_parts_stream(
            const struct llama_model * model,
@@ -573,7 +573,7 @@ EDGEKV_API enum edgekv_status edgekv_parts_stream(
 //   EDGEKV_STATUS_UNSUPPORTED  the system does not say
 EDGEKV_API enum edgekv_status edgekv_process_bytes(uint64_t * n_bytes, char * err, size_t err_size);
 
-// The most bytes that were ever resident in this process; 0 where the system does not say.
+// The most bytes that were ever resident in this process; 0 if the system does not say.
 EDGEKV_API uint64_t edgekv_process_peak_bytes(void);
 
 // How a model may be run.
@@ -585,7 +585,7 @@ struct edgekv_setting {
     uint32_t n_streamed; // layers whose matrices are read whenever their turn comes; 0 = all weights stay in memory
 };
 
-// What a setting is chosen within.
+// Limits and fixed values for the choice of a setting.
 struct edgekv_choice {
     uint32_t n_bytes;
     uint32_t budget;       // cells; 0 = as many as fit
@@ -623,8 +623,8 @@ EDGEKV_API enum edgekv_status edgekv_plan_choose(
                                char * err,
                              size_t   err_size);
 
-// The setting with the largest budget of all that fit, of those that edgekv_plan_choose chooses from: what a refused program may lower its
-// budget to. A choice as for edgekv_plan_choose, with the budget open. Results and statuses as there.
+// The setting with the largest budget among all that fit and that edgekv_plan_choose chooses from. A refused program may lower its
+// budget to that. A choice as for edgekv_plan_choose, with the budget open. Results and statuses as there.
 EDGEKV_API enum edgekv_status edgekv_plan_largest(
          const struct edgekv_choice * choice,
                edgekv_setting_spare   spare,
@@ -670,7 +670,7 @@ struct edgekv_plan_request {
     uint32_t n_replay;     // tokens before a block that is fed once more as a probe, by which probe_policy scores in place of
                            // policy; 0 = blocks are fed once
     uint32_t n_sink;       // first positions that are protected: 4
-    uint32_t n_recent;     // newest cells that are protected where no probe scores: 32
+    uint32_t n_recent;     // newest cells that are protected if no probe scores: 32
     uint32_t budget;       // cells per head; 0 = as many as fit
     uint32_t block;        // in tokens; 0 = chosen
     uint32_t least_block;  // the shortest block that is chosen: 1

@@ -124,7 +124,7 @@ struct edgekv_recall {
 };
 
 // Fill free cells of every head with archived tokens that it does not hold: those whose keys get most attention from the queries of
-// the last probe. What a key gets is its largest softmax weight over the rows of the probe and the query heads of the group; the
+// the last probe. A key's weight is its largest softmax weight over the rows of the probe and the query heads of the group; the
 // softmax runs over all archived keys. A head that lacks fewer tokens than others get gets all that it
 // lacks. The next feed goes after them.
 //

@@ -1,4 +1,4 @@
-// What a model, its context and its cache take on each device that holds some of its layers: a GPU, or what an RPC server lends.
+// Bytes of a model, its context and its cache on each device that holds some of its layers: a GPU, or a device of an RPC server.
 //
 // A planner asks for it before anything is allocated: by a context over a model that was loaded with no_alloc.
 #ifndef EDGEKV_DEVICES_H

@@ -224,7 +224,7 @@ struct edgekv_queries {
 EDGEKV_DEFAULT(edgekv_queries)
 
 // Score n cells. scores (n,) come in the order of the cells; of `critical` they are the second stage's.
-//   queries : NULL where the policy reads none;  budget : cells, for AHAKV
+//   queries : NULL if the policy reads none;  budget : cells, for AHAKV
 EDGEKV_API enum edgekv_status edgekv_score(
           const struct edgekv_policy * policy,
            const struct edgekv_cells * cells,
@@ -339,7 +339,7 @@ EDGEKV_API enum edgekv_status edgekv_wo_norm(
 
 // Turn keys, stored after RoPE, to other positions: row i by deltas[i] positions, which rounds it once more to its type.
 //   rows   : rows->data is written; elements that share no block or rotated run with the n_rot from `first` on keep their
-//            bytes, and all do where the delta is 0
+//            bytes, and all do if the delta is 0
 //   angles : (n_rot / 2,) radians per position, with `first` and `neighbours` as edgekv_context_rope gives them
 //   deltas : (n,)
 EDGEKV_API enum edgekv_status edgekv_rope_turn(

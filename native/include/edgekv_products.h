@@ -13,7 +13,7 @@ extern "C" {
 // G operations a second of one thread's processor time, two operations for each weight and token.
 struct edgekv_product_speed {
     double rate;  // of the product
-    double limit; // of a loop that multiplies bytes and adds them up, on registers alone; 0 where the product is ggml's
+    double limit; // of a loop that multiplies bytes and adds them up, on registers alone; 0 if the product is ggml's
     char   instructions[EDGEKV_INSTRUCTIONS_SIZE]; // such as "avx512vnni"; "" = the product is ggml's own here
 };
 

@@ -1,4 +1,4 @@
-// Snapshots: what was read once, gone on from again and again, in this process or in a later one.
+// Snapshots: a text is read once, and many sessions go on from it, in this process or in a later one.
 //
 // All that later feeds, probes and compactions read: which token every cell holds and what it carries, its key and value, the
 // newest queries of the text, recurrent states, and sliding windows. Its bytes grow with the cells used. Logits and the last
@@ -38,7 +38,7 @@ extern "C" {
 
 #define EDGEKV_SNAPSHOT_VERSION 4
 
-// What two caches must have in common for the one to take the other's snapshot.
+// A cache takes another one's snapshot only if these values are equal.
 struct edgekv_snapshot_kind {
     uint64_t cell_bytes;      // as in edgekv_shape
     uint64_t query_row_bytes; // wherever the rows lie
@@ -95,7 +95,7 @@ EDGEKV_API enum edgekv_status edgekv_cache_save(
                                 char * err,
                               size_t   err_size);
 
-// Make the cache what it was when a snapshot of `size` bytes was taken, whatever it holds now. Logits come with the next feed.
+// Replace all state of the cache by that of a snapshot of `size` bytes. Logits come with the next feed.
 //   EDGEKV_STATUS_INVALID_ARGUMENT  it is cut or damaged, of another kind or version, or the rows do not hold its cells
 EDGEKV_API enum edgekv_status edgekv_cache_restore(
                  struct edgekv_cache * cache,
@@ -123,7 +123,7 @@ EDGEKV_API enum edgekv_status edgekv_cache_restore_rows(
                                 char * err,
                               size_t   err_size);
 
-// Bytes of a row of dim elements; 0 where no cache stores such rows.
+// Bytes of a row of dim elements; 0 if no cache stores such rows.
 //   type : enum ggml_type: F32, F16, Q8_0 or Q4_0
 EDGEKV_API uint64_t edgekv_row_bytes(int32_t type, uint32_t dim);
 

@@ -1,4 +1,4 @@
-// What lies on each device.
+// Bytes on each device.
 #include "edgekv_devices.h"
 
 #include "cache/query_window.h"
@@ -28,7 +28,7 @@ class Usages {
   public:
     Usages(const llama_model & model, edgekv_device_usage * usages) : model_(model), usages_(usages) {}
 
-    // NULL where it is the host's own memory.
+    // NULL if it is the host's own memory.
     edgekv_device_usage * of(ggml_backend_dev_t device) const {
         const auto & devices = model_.devices;
         const auto   found   = std::find_if(devices.begin(), devices.end(), [&](const auto & it) { return it.dev == device; });

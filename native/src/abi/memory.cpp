@@ -1,4 +1,4 @@
-// What a context holds, by kind and by place.
+// Bytes of a context, by kind and by place.
 #include "ggml-backend.h"
 #include "hooks/status.h"
 #include "hooks/streamed_weights.h"

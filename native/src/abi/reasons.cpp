@@ -21,7 +21,7 @@ struct Callback {
 
 std::mutex changing; // of what follows, and of llama.cpp's own
 size_t     n_alive = 0;
-Callback   hosts; // none where the host has set none
+Callback   hosts; // none if the host has set none
 
 Callback current() {
     Callback callback;

@@ -1,4 +1,4 @@
-// What llama.cpp logs as errors while it loads, as the reason of a status.
+// llama.cpp's logged errors while it loads, as the reason of a status.
 #pragma once
 
 #include "ggml.h"
@@ -9,7 +9,7 @@
 namespace edgekv {
 
 // While one lives, errors that llama.cpp logs on this thread are kept. Its log goes to the host's callback as before, and to nobody
-// where the host has set none; EDGEKV_LOG=1 shows it. The last one puts the host's callback back.
+// if the host has set none; EDGEKV_LOG=1 shows it. The last one puts the host's callback back.
 class Reasons {
   public:
     Reasons();

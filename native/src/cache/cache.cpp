@@ -264,7 +264,7 @@ bool edgekv_cache::holds(const std::vector<uint32_t> & cells) const {
 }
 
 size_t edgekv_cache::row_of(uint32_t il, uint32_t g) const {
-    const FlatCache::Head & head = head_of(il, g); // fails first where there is no such layer
+    const FlatCache::Head & head = head_of(il, g); // fails first if there is no such layer
     return flat_.pools()[layers_[il].pool].offset + head.cell;
 }
 

@@ -26,7 +26,7 @@ struct Snapshot;
 
 // A layer as a compaction sees it: where its rows lie, and what the model says of it.
 struct edgekv_layer : edgekv::FlatCache::Layer {
-    std::vector<edgekv::WeightRows> projections; // W_O of every reader; none where nobody looks at them
+    std::vector<edgekv::WeightRows> projections; // W_O of every reader; none if nobody looks at them
     edgekv::WeightRows              w_v;         // of every query head, what makes its values of latents; none likewise
     std::vector<float>              sinks;       // of every query head; none in most models
 };
@@ -115,7 +115,7 @@ struct edgekv_cache {
     edgekv::HeadWork    work(uint32_t layer, uint32_t head) const { return work_->cells.at(row_of(layer, head)); }
 
     llama_context *  ctx;
-    llama_kv_cache * kv; // llama.cpp's notes of the cells; NULL where no layer attends
+    llama_kv_cache * kv; // llama.cpp's notes of the cells; NULL if no layer attends
     edgekv_shape     shape;
     int32_t          n_past    = 0; // position of the next token
     int32_t          rope_past = 0; // the position that RoPE will turn it by
@@ -178,10 +178,10 @@ struct edgekv_cache {
 
 namespace edgekv {
 
-// Throw Error where layers of this cache cannot share cells as they would. ragged: sum of enum edgekv_ragged
+// Throw Error if layers of this cache cannot share cells as they would. ragged: sum of enum edgekv_ragged
 void require_divisible(const FlatCache & flat, uint32_t ragged);
 
-// Throw Error where a mean, which is stored again whenever it takes cells in, would be rounded further than they move it.
+// Throw Error if a mean, which is stored again whenever it takes cells in, would be rounded further than they move it.
 void require_fine(const FlatCache & flat, uint32_t n_merged);
 
 } // namespace edgekv

@@ -1,4 +1,4 @@
-// What edgekv knows of every cell: arrays over all rows of a flat cache.
+// The state of every cell: arrays over all rows of a flat cache.
 #pragma once
 
 #include <cstddef>
@@ -25,11 +25,11 @@ constexpr float recalled_log_count = -1e-30f;
 struct HeadCells {
     uint32_t   n;
     int32_t *  position;
-    int32_t *  rope_position; // that the key is turned by; NULL where it is the position for ever
-    float *    log_count;     // log of how many cells it is the mean of; NULL where nothing is merged
+    int32_t *  rope_position; // that the key is turned by; NULL if it is the position for ever
+    float *    log_count;     // log of how many cells it is the mean of; NULL if nothing is merged
     uint32_t * order;         // cells ascending by position
-    float *    accumulated;   // what scorings left with the cells; NULL where nothing is carried
-    float *    wo_norm;       // norm1(V W_O) of those that the cache counts as normed; NULL where no policy reads it
+    float *    accumulated;   // what scorings left with the cells; NULL if nothing is carried
+    float *    wo_norm;       // norm1(V W_O) of those that the cache counts as normed; NULL if no policy reads it
 };
 
 // The same of a cache that does not change.
@@ -59,12 +59,12 @@ template <typename F> void turn_in_order(const HeadCells & head, uint32_t n, int
 struct HeadWork {
     uint8_t * keep;     // whether it stays
     float *   score;    // base scores
-    float *   of_part;  // what a device made of cells by a later part of a probe; NULL where none does
-    float *   softmax;  // of them, comparable with other heads'; NULL where scores are or nothing is compared
-    float *   of_value; // what a device made of values; NULL where none does
-    float *   next;     // what is carried from now on; NULL where nothing is
+    float *   of_part;  // what a device made of cells by a later part of a probe; NULL if none does
+    float *   softmax;  // of them, comparable with other heads'; NULL if scores are or nothing is compared
+    float *   of_value; // what a device made of values; NULL if none does
+    float *   next;     // what is carried from now on; NULL if nothing is
     float *   new_norm; // wo_norm, where those that the cache does not count as normed get theirs; NULL likewise
-    uint32_t * group;   // of the means that cells go into; NULL where nothing is merged
+    uint32_t * group;   // of the means that cells go into; NULL if nothing is merged
 };
 
 // The state of all cells.

@@ -1,4 +1,4 @@
-// What a cache decodes: tokens that stay, and probes that leave nothing but their queries.
+// Decoding into a cache: tokens that stay, and probes that leave nothing but their queries.
 #include "cache/cache.h"
 #include "ggml-backend.h"
 #include "hooks/status.h"
@@ -129,7 +129,7 @@ void edgekv_cache::note_queries(const Batched & part) {
 }
 
 // Decode one batch of caches of one context, and check the first logits of each. On failure llama.cpp's cells are left as they come
-// out. Where sequences share a context, llama.cpp takes the batch for the first tokens of one, and the hook before its graph puts
+// out. If sequences share a context, llama.cpp takes the batch for the first tokens of one, and the hook before its graph puts
 // the true positions in.
 void edgekv_cache::decode(const std::vector<Batched> & parts) {
     edgekv_cache & first = *parts.front().cache;

@@ -1,4 +1,4 @@
-// Cells that an archive gives back: what a recall reads of a cache, and how its tokens get their cells.
+// Cells that an archive gives back: the parts of a cache that a recall reads, and the cells that its tokens get.
 #include "cache/cache.h"
 #include "hooks/status.h"
 #include "llama-kv-cache.h"

@@ -1,11 +1,11 @@
-// What a context's cache looks like, in numbers.
+// The shape of a context's cache, in numbers.
 #pragma once
 
 #include "edgekv.h"
 
 namespace edgekv {
 
-// Throws Error where the context is none that edgekv runs.
+// Throws Error if edgekv cannot run the context.
 edgekv_shape shape_of(const llama_context * ctx);
 
 } // namespace edgekv

@@ -1,4 +1,4 @@
-// What compactions of a cache work in: allocated when it is opened, kept between them, and no part of its state.
+// Memory for compactions of a cache: allocated when it is opened, kept between them, and no part of its state.
 #pragma once
 
 #include "cache/cells.h"
@@ -36,11 +36,11 @@ struct Workspace {
     RowCopy                                 copy_k;  // a head's rows, where they are read and moved in a copy
     RowCopy                                 copy_v;
     RowCopy                                 copy_queries; // a layer's, likewise
-    std::vector<std::unique_ptr<RowGraphs>> graphs; // of pools on devices; NULL where the host works on the rows
+    std::vector<std::unique_ptr<RowGraphs>> graphs; // of pools on devices; NULL if the host works on the rows
     CustomArrays                            custom;
     std::vector<float>                      contest; // for the scores of heads that share a budget
-    std::vector<RopeTurn>                   turns;   // of every layer's keys; none where they keep their positions
-    std::vector<RopeUndo>                   undo;    // of every layer's keys; none where nobody reads them as they were before
+    std::vector<RopeTurn>                   turns;   // of every layer's keys; none if they keep their positions
+    std::vector<RopeUndo>                   undo;    // of every layer's keys; none if nobody reads them as they were before
     std::mutex                              turning; // held by the thread that turns queries
 
   private:

@@ -11,7 +11,7 @@ namespace edgekv {
 // Split n_layer * budget cells over layers (PyramidKV, arXiv:2406.02069): budgets (n_layer,). Beyond the protected cells the
 // last layer gets 1/beta of the mean, the first as much more, those between fall linearly; none gets more than `largest`.
 // beta >= 1, or 0 = all alike. The paper's observation window is here all that is protected, so that no layer gets less.
-// Throws Error where the protected cells exceed the budget, or the budget `largest`.
+// Throws Error if the protected cells exceed the budget, or the budget `largest`.
 void layer_budgets(double beta, size_t n_layer, uint32_t budget, uint32_t n_protected, uint32_t largest, uint32_t * budgets);
 
 // Split n_heads * budget cells over heads (Ada-KV, arXiv:2407.11550, Algorithms 1 and 2): budgets (n_heads,). The best

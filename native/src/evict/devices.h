@@ -44,7 +44,7 @@ class Devices {
     HostRows rows(uint32_t layer, uint32_t head, bool values, size_t n);
     HostRows rows(const edgekv_layer & layer, bool values, size_t first, size_t n);
 
-    // A layer's queries of some rows, copied once for all its heads; NULL where the host reads them where they lie.
+    // A layer's queries of some rows, copied once for all its heads; NULL if the host reads them where they lie.
     HostRows * queries(uint32_t layer, const QueryRows & rows);
 
     // Score what there are graphs for by some rows, the first ones or others, so that only scores come here. layer_budgets: cells of

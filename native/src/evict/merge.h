@@ -15,7 +15,7 @@ namespace edgekv {
 constexpr uint8_t  as_mean  = 2;          // marks a cell that stays, and takes others in
 constexpr uint32_t unmerged = UINT32_MAX; // the group of a cell that is in none
 
-// How many cells go into a mean with one: those that it is the mean of, 1 where it is itself alone, 0 where it was recalled.
+// How many cells go into a mean with one: those that it is the mean of, 1 if it is itself alone, 0 if it was recalled.
 // log_counts: as in Ranked
 float count_of(const float * log_counts, size_t cell);
 
@@ -35,7 +35,7 @@ void mark_means(const edgekv_policy & policy, const Ranked & cells, size_t n_new
 void group_cells(const Ranked & cells, const Rows & keys, const uint8_t * keep, Scratch & scratch, uint32_t * group);
 
 // Write the mean of every group to the cell that stays of it: its rows, which keep their bytes where nothing came to it, and its count.
-// work: with the groups. values: NULL where a latent is key and value
+// work: with the groups. values: NULL if a latent is key and value
 void merge_cells(const HeadCells & head, const HeadWork & work, HostRows & keys, HostRows * values, Scratch & scratch);
 
 } // namespace edgekv

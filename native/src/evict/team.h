@@ -14,7 +14,7 @@
 
 namespace edgekv {
 
-// Threads that start together, sleep between two pieces of work, and end with the team. Where one cannot be started, fewer do
+// Threads that start together, sleep between two pieces of work, and end with the team. If one cannot be started, fewer do
 // the work. Only the constructor allocates.
 class Team {
   public:

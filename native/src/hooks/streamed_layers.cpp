@@ -15,7 +15,7 @@ namespace edgekv {
 
 namespace {
 
-// blk.LAYER.NAME: the layer, and where the name begins; none where a weight has another form.
+// blk.LAYER.NAME: the layer, and where the name begins; none if a weight has another form.
 std::optional<std::pair<uint32_t, size_t>> parse(const std::string & weight) {
     uint32_t layer = 0;
     int      begin = 0;

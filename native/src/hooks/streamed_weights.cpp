@@ -12,7 +12,7 @@ namespace edgekv {
 
 namespace {
 
-std::atomic<int> n_alive{ 0 }; // models with streamed weights: where there are none, no node is looked at
+std::atomic<int> n_alive{ 0 }; // models with streamed weights: if there are none, no node is looked at
 
 uint64_t ns_since(std::chrono::steady_clock::time_point begin) {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin).count();

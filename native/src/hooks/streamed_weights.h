@@ -35,7 +35,7 @@ class StreamedWeights {
     void begin(const std::vector<std::pair<std::string, ggml_tensor *>> & weights);
 
     // Wait until a streamed weight is there that a node computes with: its layer, which stays until another is waited for, or the parts
-    // that are looked up. False where they cannot be read. All threads that compute the node call it before.
+    // that are looked up. False if they cannot be read. All threads that compute the node call it before.
     static bool wait_for(const ggml_tensor & weight, const ggml_tensor & node);
 
     // The computation of one batch. Another one waits until it ends.

@@ -16,7 +16,7 @@ void edgekv_wake(const int * value);
 
 struct ggml_tensor;
 
-// Return once the streamed weights that a node computes with are there; false where they cannot be read. All threads that
+// Return once the streamed weights that a node computes with are there; false if they cannot be read. All threads that
 // compute the node call it before. The function is in streamed_weights.cpp.
 bool edgekv_await_weights(const struct ggml_tensor * node);
 

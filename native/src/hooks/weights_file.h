@@ -20,7 +20,7 @@ bool is_repacked(ggml_backend_buffer_type_t type);
 // A GGUF file that stays open, and where weights lie in it. Several threads may read at once.
 class WeightsFile {
   public:
-    // NULL where it is no GGUF file; ggml's log says why. Throws Error(EDGEKV_STATUS_MODEL_INVALID) where it does not open.
+    // NULL if it is no GGUF file; ggml's log says why. Throws Error(EDGEKV_STATUS_MODEL_INVALID) where it does not open.
     //   all : note the places of all weights, and not of output projections (W_O) and tables of embeddings alone
     static std::shared_ptr<const WeightsFile> open(const char * path, bool all = false);
 
@@ -39,11 +39,11 @@ class WeightsFile {
         }
     }
 
-    // Where a loaded weight begins, in bytes. Throws Error(EDGEKV_STATUS_MODEL_INVALID) where no place was noted for one of its name,
+    // The byte that a loaded weight begins at. Throws Error(EDGEKV_STATUS_MODEL_INVALID) if no place was noted for one of its name,
     // type and size.
     uint64_t find(const ggml_tensor & weight) const;
 
-    // Copy n bytes. 0 where that is done; else an errno, or -1 where the file was written to since it was opened.
+    // Copy n bytes. 0 if that is done; else an errno, or -1 if the file was written to since it was opened.
     int try_read(uint64_t offset, void * dst, size_t n) const;
 
     // What try_read returned, as a message: what cannot be read, why, and what to do.
@@ -54,9 +54,9 @@ class WeightsFile {
 
     // What changes when somebody writes to a file, or puts another in its place.
     struct State {
-        int64_t  n_bytes     = -1; // none where the system does not say, which equals nothing
+        int64_t  n_bytes     = -1; // none if the system does not say, which equals nothing
         int64_t  seconds     = 0;  // of the last change
-        int64_t  nanoseconds = 0;  // 0 where the system does not say
+        int64_t  nanoseconds = 0;  // 0 if the system does not say
         uint64_t device      = 0;
         uint64_t inode       = 0; // likewise
         bool     operator==(const State & other) const;
@@ -80,7 +80,7 @@ class WeightsFile {
     bool         read_header(bool all);
     State        state() const;
     static State state_of(const char * path);
-    int          read_whole(uint64_t offset, char * dst, size_t n) const; // as try_read, and -1 where the file ends before
+    int          read_whole(uint64_t offset, char * dst, size_t n) const; // as try_read, and -1 if the file ends before
 
     std::string                  path_;
     Handle                       file_;

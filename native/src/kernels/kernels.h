@@ -19,7 +19,7 @@ struct AttentionTile {
     const float *    values;  // (n_cells, dim_v), rows value_stride floats apart
     size_t           value_stride;
     const int32_t *  n_seen;  // (n_queries,): each sees the first ones of the cells
-    const int32_t *  hidden;  // (n_queries, cells of logits): not 0 where a query does not see one of them; NULL = it sees all
+    const int32_t *  hidden;  // (n_queries, cells of logits): not 0 if a query does not see one of them; NULL = it sees all
     float            softcap; // 0 = none
     const float *    biases;  // (n_cells,) of logits, after the softcap; NULL = none
     float *          logits;  // scratch, n_queries times as many as the cells that keys has memory for
@@ -38,7 +38,7 @@ struct AttentionPanel {
     const float *   values;  // (n_cells, dim_v), rows value_stride floats apart
     size_t          value_stride;
     const int32_t * n_seen;  // (n_lanes,): each sees the first ones of the cells, or none
-    const int32_t * hidden;  // (n_cells, n_lanes): not 0 where a lane does not see one of them; NULL = it sees all
+    const int32_t * hidden;  // (n_cells, n_lanes): not 0 if a lane does not see one of them; NULL = it sees all
     float           softcap; // 0 = none
     const float *   biases;  // (n_cells,) of logits, after the softcap; NULL = none
     float *         logits;  // scratch, (n_cells, n_lanes)
@@ -93,7 +93,7 @@ struct Kernels {
     // Sums of rows (n, n_lanes), one for each row.
     void (*sum_lanes)(const float * rows, size_t n, float * sums);
 
-    // Bring `most`, `sums` and `out` up to date with a tile of cells. Where a logit is not finite, the query's sum becomes NaN.
+    // Bring `most`, `sums` and `out` up to date with a tile of cells. If a logit is not finite, the query's sum becomes NaN.
     void (*attend_tile)(const AttentionTile & tile);
     void (*attend_panel)(const AttentionPanel & panel);
 

@@ -203,7 +203,7 @@ void EDGEKV_OF_SET(attend_panel_)(const AttentionPanel & panel) {
 
     Vector base[n_parts], factors[n_parts]; // what sums of before are worth now
     for (size_t p = 0; p < n_parts; ++p) {
-        base[p]    = lanes.most[p] > -INFINITY ? lanes.most[p] : Vector{}; // exp(-inf) is 0 where a lane has seen nothing
+        base[p]    = lanes.most[p] > -INFINITY ? lanes.most[p] : Vector{}; // exp(-inf) is 0 if a lane has seen nothing
         factors[p] = exp_negative(load(panel.most + p * width) - base[p]);
         lanes.sums[p] *= factors[p];
     }

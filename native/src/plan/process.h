@@ -8,7 +8,7 @@ namespace edgekv {
 
 constexpr uint64_t thread_bytes = 1 << 15; // stack of one thread
 
-// What a plan counts, as edgekv_process_bytes says. Throws Error(EDGEKV_STATUS_UNSUPPORTED) where the system does not say.
+// What a plan counts, as edgekv_process_bytes says. Throws Error(EDGEKV_STATUS_UNSUPPORTED) if the system does not say.
 uint64_t counted_bytes();
 
 // Bytes that counted_bytes() grows by while `work` is done. The holes that the heap has are taken meanwhile: how many there are differs

@@ -17,7 +17,7 @@ namespace edgekv {
 // which, rotated and rounded as the row is stored, costs one more rounding of its type. One thread at a time.
 class RopeTurn {
   public:
-    // Rows of head_dim elements of `type`, Hadamard-rotated in runs of `rotation` (0 = as they are). Throws Error where these
+    // Rows of head_dim elements of `type`, Hadamard-rotated in runs of `rotation` (0 = as they are). Throws Error if these
     // do not fit, and std::bad_alloc.
     RopeTurn(const RopeAngles & angles, uint32_t head_dim, int32_t type, uint32_t rotation);
 

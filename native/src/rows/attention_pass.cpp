@@ -136,7 +136,7 @@ SeenCells AttentionPass::see(const AttendedHead & cells, size_t cell, size_t n_r
     return any;
 }
 
-// Cells of the first n_cells that queries [i, i + n) do not see; NULL where each sees its first n_seen_.
+// Cells of the first n_cells that queries [i, i + n) do not see; NULL if each sees its first n_seen_.
 const int32_t * AttentionPass::hidden(size_t i, size_t n, size_t n_cells, size_t next_query, size_t next_cell) {
     const auto sees_the_first = [](uint64_t bits) { return (bits & (bits + 1)) == 0; };
     if (std::all_of(seen_ + i, seen_ + i + n, sees_the_first)) {
@@ -150,7 +150,7 @@ const int32_t * AttentionPass::hidden(size_t i, size_t n, size_t n_cells, size_t
     return hidden_;
 }
 
-// Biases of the logits of n cells from `cell` on; NULL where all are 0.
+// Biases of the logits of n cells from `cell` on; NULL if all are 0.
 const float * AttentionPass::biases(const AttendedHead & cells, size_t cell, size_t n) {
     const size_t end = cells.biases != nullptr ? std::min(cell + n, cells.n_biased) : 0;
     if (end <= cell || std::all_of(cells.biases + cell, cells.biases + end, [](float bias) { return bias == 0.0f; })) {

@@ -19,7 +19,7 @@ struct RowFormat {
 struct AttentionOperands {
     const ggml_tensor * queries; // F32 (keys.dim, n_head, n_tokens)
     const ggml_tensor * sinks;   // F32 (n_head,), or NULL
-    const ggml_tensor * mask;    // F16 (cells, n_tokens), 0 where a token sees a cell, else -inf; NULL = the last token sees all
+    const ggml_tensor * mask;    // F16 (cells, n_tokens), 0 if a token sees a cell, else -inf; NULL = the last token sees all
                                  // cells, and each one cell more than the token before
     ggml_tensor *       out;     // F32 (values.dim * n_head, n_tokens)
     size_t              n_head_kv;

@@ -17,7 +17,7 @@ void require_movable(const llama_context & ctx) {
 
 namespace {
 
-// The layers that evict. Throws where none of them has RoPE, or others keep their positions.
+// The layers that evict. Throws if none of them has RoPE, or others keep their positions.
 const FlatCache & movable_layers(const llama_context & ctx) {
     const FlatCache & flat   = *memory_of(&ctx).flat;
     const auto &      layers = flat.layers();

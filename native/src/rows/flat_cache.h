@@ -97,9 +97,9 @@ class FlatCache {
     void add_slots();
 
     uint32_t    n_slots() const { return layout_.n_slots; }
-    FlatCache & slot(uint32_t i); // throws Error where there is none
+    FlatCache & slot(uint32_t i); // throws Error if there is none
 
-    // Its rows are one edgekv_cache's alone, while this lives. Throws Error where they are another's.
+    // Its rows are one edgekv_cache's alone, while this lives. Throws Error if they are another's.
     class Claim {
       public:
         explicit Claim(FlatCache & flat);
@@ -116,7 +116,7 @@ class FlatCache {
     void add_layer(ggml_context * context, ggml_backend_buffer_type_t memory, uint32_t il, uint32_t n_head, uint32_t n_head_kv,
                    ggml_type type_k, uint32_t head_dim_k, ggml_type type_v, uint32_t head_dim_v);
 
-    // Let layer `il`, of n_head query heads, attend with the rows of `owner`. Throws where they are no multiple of its KV heads.
+    // Let layer `il`, of n_head query heads, attend with the rows of `owner`. Throws if they are no multiple of its KV heads.
     void add_reader(uint32_t il, uint32_t n_head, uint32_t owner);
 
     uint32_t                   n_cells() const { return layout_.n_cells; } // of every head on average

@@ -32,7 +32,7 @@ class FlatGraph {
                                  ggml_tensor * w_v, ggml_tensor * sinks, uint32_t il, float scale);
 
     // Attend to the ring of a layer with a window, as llama.cpp keeps it: k (head_dim_k, n_head_kv, cells), v likewise, mask
-    // (cells, n_tokens). NULL where ggml's own attention has to: on a device, and of rows that no tile holds.
+    // (cells, n_tokens). NULL if ggml's own attention has to: on a device, and of rows that no tile holds.
     ggml_tensor * attend_window(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
                                 ggml_tensor * mask, ggml_tensor * sinks, float scale, float softcap);
 

@@ -16,7 +16,7 @@ struct RowCopy {
     uint64_t          n_bytes = 0;
 };
 
-// Rows [first, first + n) of a pool: in a copy, or in place where there is none. Only committed copies are written back.
+// Rows [first, first + n) of a pool: in a copy, or in place if there is none. Only committed copies are written back.
 class HostRows {
   public:
     HostRows(ggml_tensor * tensor, size_t first, size_t n, RowCopy * copy) : tensor_(tensor), first_(first), copy_(copy) {

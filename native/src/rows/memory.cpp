@@ -35,7 +35,7 @@ const char * obstacle(const llama_model & model) {
     return nullptr;
 }
 
-// Throws Error where there is a reason.
+// Throws Error if there is a reason.
 void refuse(const llama_model & model, const char * reason) {
     if (reason != nullptr) {
         fail(EDGEKV_STATUS_UNSUPPORTED, "architecture '%s' uses %s, which is not supported yet; choose a model of the llama, qwen2, "

@@ -14,12 +14,12 @@ class FlatCache;
 // The parts of a context's memory, by what becomes of them.
 struct Memory {
     FlatCache *              flat      = nullptr; // rows that are laid out by head and evicted; none in models without full attention
-    llama_kv_cache *         cache     = nullptr; // llama.cpp's own notes of these rows; NULL where no layer attends
-    llama_kv_cache *         windows   = nullptr; // rings of the layers that see a window; NULL where the model has none
-    llama_memory_recurrent * recurrent = nullptr; // states that every token changes for good; NULL where the model has none
+    llama_kv_cache *         cache     = nullptr; // llama.cpp's own notes of these rows; NULL if no layer attends
+    llama_kv_cache *         windows   = nullptr; // rings of the layers that see a window; NULL if the model has none
+    llama_memory_recurrent * recurrent = nullptr; // states that every token changes for good; NULL if the model has none
 };
 
-// The parts of llama.cpp's memory; none where it is of a kind that edgekv does not know.
+// The parts of llama.cpp's memory; none if it is of a kind that edgekv does not know.
 Memory parts_of(const llama_memory_i * memory);
 
 // The rows that are laid out by head in llama.cpp's memory, or NULL.

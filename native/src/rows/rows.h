@@ -40,7 +40,7 @@ class Rows {
 };
 
 // Write rows to dst, adjacent, as another type stores them, Hadamard-rotated in runs of `rotation` elements; 0 = as they are.
-// Throws Error where that type has no such rows, or dst is too small.
+// Throws Error if that type has no such rows, or dst is too small.
 void convert(const Rows & rows, int32_t type, uint32_t rotation, void * dst, size_t dst_size);
 
 } // namespace edgekv

@@ -19,7 +19,7 @@ void check(const edgekv_queries & queries, const Rows & keys) {
 }
 
 // Add the attention of the newest n_rows rows of every query head, times `factor`, to scratch.weights (n, n_lanes), panel by
-// panel; after each call after(its queries). False where a logit is not finite.
+// panel; after each call after(its queries). False if a logit is not finite.
 template <typename F>
 static bool each_panel(const Rows & keys, const int32_t * positions, const edgekv_queries & queries, size_t n_rows,
                        const float * row_scales, float factor, Scratch & scratch, F after) {

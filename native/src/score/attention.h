@@ -7,7 +7,7 @@
 
 namespace edgekv {
 
-// Throws Error where the queries do not fit the keys.
+// Throws Error if the queries do not fit the keys.
 void check(const edgekv_queries & queries, const Rows & keys);
 
 // Write to sums (n,) the attention that each cell gets: the mean over query heads, summed over the newest n_rows rows.

@@ -24,7 +24,7 @@ size_t heavy_cell(const edgekv_policy & policy, const float * weights, const uin
     return std::find_if(order, order + n_alive, [&](uint32_t cell) { return weights[cell] * inverse > 0.5; }) - order;
 }
 
-// h, summing to 1; where nothing has weight, and for FastCAOTE, all count alike.
+// h, summing to 1; if nothing has weight, and for FastCAOTE, all count alike.
 void write_mean_weights(const edgekv_policy & policy, const float * weights, const uint32_t * order, size_t n_alive, size_t left_out,
                   float * mean_weights) {
     const double total   = total_of(weights, order, n_alive, left_out);

@@ -71,7 +71,7 @@ void score_caote(const edgekv_policy & policy, const Cells & cells, const float 
                  Scratch & scratch, float * errors);
 
 // The cell of the first n_alive that holds more than half of all weight, by its place in `order`, where CAOTE's mean would be little
-// but that cell; n_alive where there is none.
+// but that cell; n_alive if there is none.
 size_t heavy_cell(const edgekv_policy & policy, const float * weights, const uint32_t * order, size_t n_alive);
 
 // The weight of each of them in the mean that CAOTE compares values with, by cell; 0 of one that is left out, if any.

@@ -1,4 +1,4 @@
-// What one thread needs while it scores; kept between calls so that compaction does not allocate.
+// Memory of one thread for scoring; kept between calls so that compaction does not allocate.
 #pragma once
 
 #include "kernels/kernels.h"

@@ -1,4 +1,4 @@
-// What a policy reads, carries and compares. One table has a row for each formula; policies choose among its flags.
+// The arrays that a policy reads, carries and compares. One table has a row for each formula; policies choose among its flags.
 #pragma once
 
 #include "edgekv.h"

@@ -21,14 +21,14 @@ class WeightRows {
   public:
     WeightRows() = default; // of no weight
 
-    // Throws Error where the weight was repacked or is streamed, and the model has no file to read it in, or another one.
+    // Throws Error if the weight was repacked or is streamed, and the model has no file to read it in, or another one.
     WeightRows(const llama_model & model, const ggml_tensor & weight);
 
     size_t n() const { return static_cast<size_t>(ggml_nrows(weight_)); }
     size_t dim() const { return static_cast<size_t>(weight_->ne[0]); } // elements of a row
 
     // Call f(first, rows) for all of them: at once where they lie in the host's memory as they are, else n_slice at a time,
-    // read to `copy`, which has room for so many. Throws Error where the file was changed.
+    // read to `copy`, which has room for so many. Throws Error if the file was changed.
     template <typename F> void each_slice(size_t n_slice, std::vector<char> & copy, F f) const {
         if (file_ == nullptr && ggml_backend_buffer_is_host(weight_->buffer)) {
             f(size_t(0), rows(weight_->data, n()));
