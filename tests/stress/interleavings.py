@@ -3,12 +3,13 @@
 Claim (bench/RESULTS.md): in every program each session says and holds what it does alone.
 
 No thread is there: whoever waits for an answer makes the loop step, and between any two steps another session may go
-on. So a reply is left, cancelled or interrupted at every point of a step, by its own feeds counted, while others read,
-reply, go back, save and load. Some programs close the runtime in their midst. Each session then does the same alone.
+on. So a reply is left, collected, cancelled or interrupted at every point of a step, by its own feeds counted, and some
+clients never come back, while others read, reply, go back, save and load. Some programs close the runtime in their
+midst. Every session of a program also goes alone. That is done once for sessions that several programs have.
 
 The program ends with status 1 if a session differs, or if an error comes that is not the caller's.
 
-    python tests/stress/interleavings.py --programs 100
+    TMPDIR=/dev/shm python tests/stress/interleavings.py --programs 100
     scripts/test_sanitized.sh thread --programs 10000
 """
 
@@ -16,12 +17,12 @@ from __future__ import annotations
 
 import argparse
 import collections
-import itertools
+import gc
 import random
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -29,6 +30,7 @@ from unittest import mock
 import edgekv
 from edgekv import engines
 from edgekv.binding.model import Model
+from edgekv.cells.memory_guard import MemoryGuard
 from edgekv.errors import SessionError
 from edgekv.generation.sampler import GREEDY
 from edgekv.loop.loop import Loop
@@ -37,14 +39,18 @@ from edgekv.loop.open_reply import Post
 from edgekv.testing import programs
 from edgekv.testing.models.tiny import make_tiny
 
-SETTINGS = {"memory": "1TiB", "budget": 48, "block": 16, "recent": 8, "threads": 1, "repack": False}
+SETTINGS = {"memory": "1TiB", "budget": 40, "block": 16, "recent": 8, "threads": 1, "repack": False}
 POLICIES = ("keydiff", "h2o", "snapkv(window=8)")
 N_SESSIONS = 4
-MOST_OPERATIONS = 4
+MOST_OPERATIONS = 3
 TEXTS = ("one two three four five six seven", "red green blue white black brown", "north south east west")
+MOST_SLOTS = 3
 CLOSING_EVERY = 10
+KNOWN = 64  # sessions whose programs others take, for every kind of runtime
+NEW_SHARE = 0.1  # of the sessions that get a new program
 TICK_S = 1e-6
 NESTED = 2  # sessions that go on within the wait of another, at most
+LEAVING = ("close", "drop", "collect", "throw", "cancel", "vanish")  # ways to leave a reply after some pieces
 
 
 class Answer:
@@ -66,24 +72,26 @@ class SteppedLoop:
     """A loop that steps when a client waits. clock: moves by what the loop waits
 
     between: called between two steps; client: who posts messages
+    note_feed: called with the cache of each feed that was decoded
     """
 
     worker_pid, alive = None, True
-    newest: SteppedLoop
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
         self.now = 0.0
         loop._clock = loop._turns._clock = lambda: self.now
         self.between: Callable[[], None] = lambda: None
+        self.note_feed: Callable[[object], None] = lambda cache: None
         self.client = 0
-        SteppedLoop.newest = self
+        self._decode = self.loaded.decoder.decode
+        self.loaded.decoder.decode = self._decode_and_note
 
     @property
     def loaded(self) -> Any:
         return self.loop.engine.loaded
 
-    def post(self, message: object) -> Answer:
+    def post(self, message: object, client: int | None = None) -> Answer:
         answer = Answer(self)
         if self.loop.engine.closed:
             answer.answers.append(None if isinstance(message, Stop) else Raised(SessionError(CLOSED)))
@@ -114,6 +122,12 @@ class SteppedLoop:
 
     drop = close
 
+    def _decode_and_note(self, feeds: list[Any]) -> list[int]:
+        rows = self._decode(feeds)
+        for feed in feeds:
+            self.note_feed(feed.cache)
+        return rows
+
 
 class Operation(NamedTuple):
     """Something that a session does.
@@ -132,8 +146,8 @@ class Operation(NamedTuple):
 
 def any_operation(rng: random.Random) -> Operation:
     kind = rng.choice(["reply"] * 5 + ["read", "rewind", "save", "snapshot"])
-    way = rng.choice(("end", "close", "drop", "throw", "cancel", "cancel at", "interrupt at"))
-    return Operation(kind, rng.randint(1, 8) * rng.choice(TEXTS), rng.randint(1, 6), way, rng.randint(1, 8))
+    way = rng.choice(("end", "cancel at", "interrupt at", *LEAVING))
+    return Operation(kind, rng.randint(1, 5) * rng.choice(TEXTS), rng.randint(1, 6), way, rng.randint(1, 8))
 
 
 class LeftError(Exception):
@@ -149,7 +163,7 @@ class Client:
     def __init__(self, runtime: edgekv.Runtime, operations: list[Operation], folder: Path) -> None:
         self.seen: list[object] = []
         self._runtime = runtime
-        self._channel = SteppedLoop.newest
+        self._channel: SteppedLoop = runtime._engine.channel  # type: ignore[assignment]
         self._file = folder / f"{id(self)}.session"
         self.session = runtime.session(history=True)
         self.number = self.session._conversation.number
@@ -170,10 +184,9 @@ class Client:
 
     def note_feed(self, cache: object) -> None:
         """Note a feed of some session, after which this one may be cancelled or interrupted."""
-        if self._at is None or self.session._conversation.served.state.block_loop.cache is not cache:
-            return
-        if self.session._conversation.served.state.is_loaded:
-            self._n_fed += 1
+        if self._at is not None:
+            state = self.session._conversation.served.state
+            self._n_fed += state.is_loaded and state.block_loop.cache is cache
 
     def disturb(self) -> None:
         """Cancel or interrupt the reply if it is time and its client waits. Called between two steps, whoever waits."""
@@ -197,12 +210,14 @@ class Client:
         for operation in operations:
             yield from getattr(self, f"_{operation.kind}")(operation)
             yield "look"
+            if operation.way == "vanish" and operation.kind == "reply":
+                return
             self._look()
         self.session.close()
 
     def _look(self) -> None:
         session = self.session
-        kept = session.kept_positions(1, 1).tolist()
+        kept = tuple(session.kept_positions(1, 1).tolist())
         self.seen.append((session.n_past, session.n_cells, kept, "".join(session.text()), session.stats.finish_reason))
 
     def _reply(self, operation: Operation) -> Iterator[str]:
@@ -213,7 +228,7 @@ class Client:
             for piece in reply:
                 pieces.append(piece)
                 yield "piece"
-                if len(pieces) == operation.n_pieces and way in ("close", "drop", "throw", "cancel"):
+                if len(pieces) == operation.n_pieces and way in LEAVING:
                     break
         except KeyboardInterrupt:
             pieces.append("interrupted")
@@ -226,8 +241,14 @@ class Client:
                 reply.throw(LeftError)
         elif way == "close":
             reply.close()
+        elif way == "vanish":
+            self._left = reply
+        elif way == "collect":
+            circle = [reply]
+            circle.append(circle)  # type: ignore[arg-type]
+            del circle
         del reply
-        self.seen.append(pieces)
+        self.seen.append(tuple(pieces))
 
     def _read(self, operation: Operation) -> Iterator[str]:
         self.session.read(operation.text)
@@ -240,8 +261,8 @@ class Client:
     def _save(self, operation: Operation) -> Iterator[str]:
         self.session.save(self._file)
         yield "save"
-        session = self._runtime.load_session(self._file, instead_of=self.session)
-        self.session = session
+        self.session = self._runtime.load_session(self._file, instead_of=self.session)
+        self._file.unlink()
 
     def _snapshot(self, operation: Operation) -> Iterator[str]:
         snapshot = self.session.snapshot()
@@ -251,70 +272,94 @@ class Client:
         self.session.restore(snapshot)
 
 
-class Programs:
-    """Runs programs over runtimes with a slot or several."""
+class Setting:
+    """A kind of runtime, one that programs share, and sessions that have gone alone in it: their programs, and what
+    each has seen.
+    """
 
-    def __init__(self, model: Path, folder: Path, rng: random.Random) -> None:
-        self._folder, self._rng = folder, rng
+    def __init__(self, model: Path, folder: Path, options: dict[str, Any]) -> None:
+        self._model, self._folder, self._options = model, folder, options
+        self.shared = self.open()
+        self._known: list[tuple[list[Operation], list[object]]] = []
+
+    def open(self) -> edgekv.Runtime:
+        return edgekv.Runtime(self._model, **(SETTINGS | self._options))
+
+    def client(self, runtime: edgekv.Runtime, operations: list[Operation]) -> Client:
+        return Client(runtime, operations, self._folder)
+
+    def any_session(self, rng: random.Random) -> tuple[list[Operation], list[object]]:
+        """Return the program of a session, and what it sees alone."""
+        if len(self._known) == KNOWN and rng.random() >= NEW_SHARE:
+            return rng.choice(self._known)
+        operations = [any_operation(rng) for _ in range(rng.randint(1, MOST_OPERATIONS))]
+        alone = self.client(self.shared, operations)
+        interleave(self.shared, [alone], rng)
+        self._known = [*self._known[1 - KNOWN :], (operations, alone.seen)]
+        return self._known[-1]
+
+
+class Programs:
+    """Runs programs over runtimes with a slot or several. counts: how much they did"""
+
+    def __init__(self, model: Path, folder: Path, rng: random.Random, closing: ExitStack) -> None:
+        self._rng = rng
         self.counts: collections.Counter[str] = collections.Counter()
-        self._open = lambda **options: edgekv.Runtime(model, **(SETTINGS | options))
+        self._settings = []
+        for n_slots in range(1, MOST_SLOTS + 1):
+            for policy in POLICIES:
+                self._settings.append(Setting(model, folder, {"policy": policy, "parallel": n_slots}))
+                closing.enter_context(self._settings[-1].shared)
 
     def run(self, number: int) -> None:
-        """Run a program, and each of its sessions alone. Raises AssertionError if one differs."""
-        rng = self._rng
-        options = {"policy": POLICIES[number % len(POLICIES)], "parallel": 1 + number // len(POLICIES) % 3}
-        plans = [[any_operation(rng) for _ in range(rng.randint(1, MOST_OPERATIONS))] for _ in range(N_SESSIONS)]
-        with self._open(**options) as runtime:
-            together = [Client(runtime, plan, self._folder) for plan in plans]
-            self._interleave(together, closing=number % CLOSING_EVERY == 0)
-        with self._open(**options) as runtime:
-            for client, plan in zip(together, plans, strict=True):
-                alone = Client(runtime, plan, self._folder)
-                self._interleave([alone], closing=False)
-                found, expected = client.seen, alone.seen[: len(client.seen)]
-                assert found == expected, f"{plan} {options}: {found} is not {expected}"
-                self.counts["compared"] += len(client.seen)
-                self.counts.update(f"{it.kind} {it.way}" if it.kind == "reply" else it.kind for it in plan)
+        """Run a program. Raises AssertionError if a session differs from itself alone."""
+        rng, setting = self._rng, self._settings[number % len(self._settings)]
+        sessions = [setting.any_session(rng) for _ in range(N_SESSIONS)]
+        if number % CLOSING_EVERY == 0:
+            with setting.open() as runtime:
+                clients = [setting.client(runtime, operations) for operations, _ in sessions]
+                interleave(runtime, clients, rng, n_parts=rng.randint(1, 40))
+        else:
+            clients = [setting.client(setting.shared, operations) for operations, _ in sessions]
+            interleave(setting.shared, clients, rng)
+        for client, (operations, seen) in zip(clients, sessions, strict=True):
+            assert client.seen == seen[: len(client.seen)], f"{operations}: {client.seen} is not {seen}"
+            self.counts["compared"] += len(client.seen)
+            self.counts.update(f"{it.kind} {it.way}" if it.kind == "reply" else it.kind for it in operations)
 
-    def _interleave(self, clients: list[Client], *, closing: bool) -> None:
-        """Have clients go on in any order, and one within the wait of another. closing: close the runtime meanwhile"""
-        rng, channel = self._rng, SteppedLoop.newest
-        depth = 0
-        left = rng.randint(1, 40) if closing else -1
 
-        def between() -> None:
-            nonlocal depth
-            if len(clients) > 1 and depth < NESTED and rng.random() < 0.2:
-                depth += 1
-                try:
-                    rng.choice(clients).go_on()
-                finally:
-                    depth -= 1
-            for client in clients:
-                client.disturb()
-            for client in clients:
-                client.interrupt()
+def interleave(runtime: edgekv.Runtime, clients: list[Client], rng: random.Random, n_parts: int | None = None) -> None:
+    """Have clients go on in any order, and one within the wait of another. n_parts: leave them after so many parts"""
+    channel: SteppedLoop = runtime._engine.channel  # type: ignore[assignment]
+    depth = 0
 
-        decode = channel.loaded.decoder.decode
+    def between() -> None:
+        nonlocal depth
+        if len(clients) > 1 and depth < NESTED and rng.random() < 0.2:
+            depth += 1
+            try:
+                rng.choice(clients).go_on()
+            finally:
+                depth -= 1
+        if rng.random() < 0.02:
+            gc.collect(0)
+        for client in clients:
+            client.disturb()
+        for client in clients:
+            client.interrupt()
 
-        def decode_and_note(feeds: list[Any]) -> list[int]:
-            rows = decode(feeds)
-            for feed, client in itertools.product(feeds, clients):
-                client.note_feed(feed.cache)
-            return rows
+    def note_feed(cache: object) -> None:
+        for client in clients:
+            client.note_feed(cache)
 
-        channel.loaded.decoder.decode = decode_and_note
-        channel.between = between
-        going = list(clients)
-        while going:
-            client = rng.choice(going)
-            if not client.go_on():
-                going.remove(client)
-            left -= 1
-            if left == 0:
-                channel.between = lambda: None
-                return
-        channel.between = lambda: None
+    channel.between, channel.note_feed = between, note_feed
+    going = list(clients)
+    while going and n_parts != 0:
+        client = rng.choice(going)
+        if not client.go_on():
+            going.remove(client)
+        n_parts = None if n_parts is None else n_parts - 1
+    channel.between, channel.note_feed = lambda: None, lambda cache: None
 
 
 def run(n: int, seed: int) -> collections.Counter[str]:
@@ -325,12 +370,29 @@ def run(n: int, seed: int) -> collections.Counter[str]:
         tempfile.TemporaryDirectory() as folder,
         mock.patch.object(Model, "is_end", return_value=False),  # random weights may end a reply at any token
         mock.patch.object(engines, "LoopThread", SteppedLoop),
+        mock.patch.object(MemoryGuard, "check", return_value=None),  # reads a file of the system for every block
+        ExitStack() as closing,
     ):
-        model = make_tiny(Path(folder, "tiny.gguf"), n_layer=2, n_ctx_train=2048)
-        found = Programs(model, Path(folder), random.Random(seed))
+        model = make_tiny(Path(folder, "tiny.gguf"), n_embd=32, n_head=2, n_ff=32, n_ctx_train=2048)
+        found = Programs(model, Path(folder), random.Random(seed), closing)
+        closing.enter_context(collected_on_purpose())
         for number in range(n):
             found.run(number)
+            gc.collect()
     return found.counts
+
+
+@contextmanager
+def collected_on_purpose() -> Iterator[None]:
+    """Have garbage collected only if a program does it, and quickly: not within a step."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()
 
 
 def main() -> None:
