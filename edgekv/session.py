@@ -7,9 +7,10 @@ import gc
 import os
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -34,6 +35,7 @@ from .generation.request import (
 )
 from .generation.stats import Stats
 from .loop.clients import Conversation, Engine
+from .loop.reply_pieces import Blocks, Events, ReplyPieces
 from .prompt.named_files import contents_of
 from .prompt.text import PARAGRAPH, WITHIN
 from .store.log import Turn, joined
@@ -228,9 +230,12 @@ class Session:
     def _async(
         self, reply: Callable[..., Iterator[str]], arguments: tuple[Any, ...], options: dict[str, Any]
     ) -> AsyncGenerator[str, None]:
-        from .conversations.async_replies import async_pieces  # its imports take memory, and few programs need them
+        from .loop.async_replies import async_pieces  # its imports take memory, and few programs need them
 
-        return async_pieces(lambda: cast(Generator[str, None, None], reply(*arguments, **options)), self.cancel)
+        def begin() -> Events:
+            return cast(ReplyPieces, reply(*arguments, **options)).begin(self._engine.new_client())
+
+        return async_pieces(begin, self.cancel)
 
     def read(
         self,
@@ -533,8 +538,6 @@ class Session:
             yield self._live()
         finally:
             self._user = None  # if an interrupt comes first, `user` goes with this frame
-            if self._ended and not self._engine.closed:
-                self._engine.reap()
 
     def is_of(self, engine: Engine) -> bool:
         """Return True if the session has its cells in this engine."""
@@ -552,7 +555,6 @@ class Session:
         self._ended = True
         self.cancel()
         self._conversation.close()
-        self._engine.reap()
 
     def cancel(self) -> None:
         """End the running reply, if any, at the next block or token. May be called from any thread.
@@ -570,7 +572,7 @@ class Session:
 
     def __del__(self) -> None:
         if not self._ended:
-            self._conversation.close()
+            self._conversation.drop()
 
     def _question(self, focus: Focus, usual: str, *, otherwise: bool) -> str | tuple[str, ...] | None:
         """Return the question to read with; None = none."""
@@ -603,37 +605,46 @@ class Session:
         progress: ProgressCallback | None,
         *,
         ends_in_question: bool = False,
-    ) -> Generator[str, None, None]:
+    ) -> ReplyPieces:
         """Return the pieces of a reply. From here on `cancel` ends it, even before its first piece is fetched.
 
         ends_in_question: read with the end of the user's last message
         """
         if progress is not None and not callable(progress):
             raise ConfigError(f"progress={progress!r} cannot be called; give a function of an edgekv.Progress, or None")
-        return self._pieces_of(request, progress, self._cancels, ends_in_question)
+        return ReplyPieces(partial(self._events, request, progress, self._cancels, ends_in_question))
 
-    def _pieces_of(
+    def _events(
         self,
         request: GenerationRequest | RewindRequest,
         progress: ProgressCallback | None,
         cancels: object,
         ends_in_question: bool,
-    ) -> Generator[str, None, None]:
-        """Yield the pieces of a reply. Files that can be read only once are copied first.
+        client: int | None,
+    ) -> Events:
+        """Yield the pieces of a reply, and what it waits for. Files that can be read only once are copied first.
 
         cancels: the session's `_cancels` when the reply was made
+        client: who waits for the loop; None = the thread that iterates
         """
         with self.alone() as conversation, ExitStack() as copies:
             conversation.cancelled.clear()
             if self._cancels is not cancels:
                 conversation.cancelled.set()
+            if self._may_block(request):
+                yield Blocks.NOW
             if isinstance(request, GenerationRequest):
                 request = copies.enter_context(rereadable_request(request, conversation.cancelled))
                 if ends_in_question and (question := question_of(request)):
                     request = replace(request, question=question, shared_question=self._general or None)
             if not conversation.cancelled.is_set():
                 self._begun()
-            yield from copies.enter_context(closing(conversation.reply(request, progress)))
+            yield from copies.enter_context(closing(conversation.reply(request, progress, client)))
+
+    def _may_block(self, request: GenerationRequest | RewindRequest) -> bool:
+        """Return True if files may be copied, a snapshot restored, or a worker waited for that takes a long text."""
+        is_read = isinstance(request, GenerationRequest) and any(isinstance(part, Path) for part in request.content)
+        return is_read or self._start is not None or self._engine.worker_pid is not None
 
 
 def _content(files: Sequence[os.PathLike[str]], text: str) -> tuple[str | Path, ...]:

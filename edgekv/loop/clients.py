@@ -7,7 +7,6 @@ import os
 import sys
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +19,7 @@ from edgekv.cells.loaded_model import LoadedModel
 from edgekv.cells.opened import Opened
 from edgekv.conversations.coverage import Coverage
 from edgekv.conversations.snapshot import Snapshot
-from edgekv.errors import EdgeKVError, WorkerError
+from edgekv.errors import EdgeKVError, SessionError, WorkerError
 from edgekv.generation.request import GenerationRequest, Logging, Progress, ProgressCallback, RewindRequest
 from edgekv.generation.stats import Stats
 from edgekv.planning.plan import Plan
@@ -28,12 +27,17 @@ from edgekv.store.log import Turn
 
 from .loop_messages import Abort, Call, Cancel, Close, Ended, LoadConversation, NewConversation, Next, Reply
 
+NO_THREAD = 1 << 63  # bit of the numbers of clients that are no threads
+
 
 class Answered(Protocol):
     """A box that the answer to a message comes to."""
 
     def get(self) -> Any:
         """Wait for the answer and return it. Raises the error that it is."""
+
+    def notify(self, call: Callable[[], object]) -> None:
+        """Have a function called once the answer is there, from any thread, and at once if it is."""
 
 
 class Channel(Protocol):
@@ -51,10 +55,10 @@ class Channel(Protocol):
     def loaded(self) -> LoadedModel | None:
         """The model; None = it is in a worker."""
 
-    def post(self, message: object) -> Answered:
-        """Post a message, without waiting. Finalizers may call this, too."""
+    def post(self, message: object, client: int | None = None) -> Answered:
+        """Post a message, without waiting. Finalizers may call this, too. client: who waits; None = this thread"""
 
-    def request(self, message: object) -> Answered:
+    def request(self, message: object, client: int | None = None) -> Answered:
         """Post a message whose answer is waited for. Raises SessionError if this thread cannot wait."""
 
     def ask(self, message: object) -> Any:
@@ -81,7 +85,6 @@ class Engine(Opened):
         self.plan = plan
         self.mark = mark
         self._numbers = itertools.count(1)
-        self._released: deque[int] = deque()  # numbers of conversations that the loop may forget
         self._open: weakref.WeakSet[Conversation] = weakref.WeakSet()
         self.opened()
 
@@ -105,7 +108,6 @@ class Engine(Opened):
 
         logging: keep a log; raises SessionFileError if the disk does not take it, and ConfigError for too small a cap
         """
-        self.reap()
         number = self.new_number()
         self.channel.ask(NewConversation(number, system, logging))
         return Conversation(self, number, system)
@@ -121,7 +123,6 @@ class Engine(Opened):
         Raises SessionFileError, BudgetError or CeilingError if the file does not fit this engine, and SwapError; the
         cells are then as before.
         """
-        self.reap()
         number = self.new_number()
         replaced = None if instead_of is None else instead_of.number
         self.channel.ask(LoadConversation(number, path, replaced, keeps_log))
@@ -179,18 +180,6 @@ class Engine(Opened):
         """Note a conversation, which is cancelled if the engine is closed."""
         self._open.add(conversation)
 
-    def release_later(self, number: int) -> None:
-        """Have the loop forget a conversation at the next use. Call it from any thread, and in the midst of any call"""
-        self._released.append(number)
-
-    def reap(self) -> None:
-        """Have the loop forget closed conversations. One stays in the list until the loop has said that it has."""
-        with suppress(IndexError, ValueError, WorkerError):  # no more are left, a thread beside took it; it died
-            while True:
-                released = self._released[0]
-                self.channel.ask(Close(released))
-                self._released.remove(released)
-
     def close(self) -> None:
         """End all calls under way, and free everything."""
         self.closed = True
@@ -206,6 +195,10 @@ class Engine(Opened):
     def new_number(self) -> int:
         """Return a number for a conversation or a reply."""
         return next(self._numbers)
+
+    def new_client(self) -> int:
+        """Return a number for a client that is no thread."""
+        return NO_THREAD | self.new_number()
 
     def _call(self, name: str, *arguments: Any) -> Any:
         return self.channel.ask(Call(None, name, arguments))
@@ -234,16 +227,20 @@ class Conversation:
         return self._stats
 
     def reply(
-        self, request: GenerationRequest | RewindRequest, progress: ProgressCallback | None
-    ) -> Generator[str, None, None]:
+        self,
+        request: GenerationRequest | RewindRequest,
+        progress: ProgressCallback | None,
+        client: int | None = None,
+    ) -> Generator[str | Answered, None, None]:
         """Read a prompt and yield the text of its reply in pieces; works only while it is iterated.
 
-        Once `cancelled` is set, it ends at the next block or token. Raises InputError or SessionError before anything
-        is read.
+        Before it waits for an answer it yields its box. Once `cancelled` is set, it ends at the next block or token.
+        Raises InputError or SessionError before anything is read.
+
+        client: who waits for it; None = the thread that iterates
         """
         engine = self._engine
-        engine.reap()
-        self._await_end()
+        self._aborted = None  # what was left ends before this begins
         number = engine.new_number()
         plan = engine.plan
         self._stats = stats = Stats(budget_cells=plan.budget_cells, even_cells=plan.even_cells)
@@ -256,19 +253,19 @@ class Conversation:
         left = _Left(self, number)
         try:
             try:
-                answer = engine.channel.request(begin)
+                answer = engine.channel.request(begin, client)
             except EdgeKVError:  # nothing was posted
                 left.is_over = True
                 raise
             if self.cancelled.is_set():  # before it began, which forgets earlier cancels
                 engine.channel.post(Cancel(self.number))
-            part = answer.get()
-            while not isinstance(part, Ended):
+            yield answer
+            while not isinstance(part := answer.get(), Ended):
                 if not isinstance(part, Progress):
                     yield part
                 elif progress is not None:
                     progress(part)
-                part = engine.channel.ask(following)
+                yield (answer := engine.channel.request(following, client))
             left.is_over = True
         except EdgeKVError:
             stats.finish_reason = stats.finish_reason or "failed"
@@ -346,8 +343,19 @@ class Conversation:
         return cast(int, self._look("n_exceeded"))
 
     def close(self) -> None:
-        """Have the loop forget it, in any state, at its next use. Any thread may call this, at any time."""
-        self._engine.release_later(self.number)
+        """Have the loop forget it, in any state, and wait for that; a callback of the loop does not wait."""
+        try:
+            answer = self._engine.channel.request(Close(self.number))
+        except SessionError:
+            self.drop()
+        else:
+            with suppress(SessionError, WorkerError):  # all was freed
+                answer.get()
+
+    def drop(self) -> None:
+        """Have the loop forget it, in any state, without waiting. Any thread may call this, and finalizers."""
+        if not self._engine.closed and not sys.is_finalizing():
+            self._engine.channel.post(Close(self.number))
 
     def kept_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
         """True positions of the tokens that one (layer, KV head) still holds, (n,) ascending; means hold none."""

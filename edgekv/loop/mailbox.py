@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -18,7 +19,19 @@ class Mailbox:
 
     def __init__(self) -> None:
         self._answers: SimpleQueue[object] = SimpleQueue()
-        self.put = self._answers.put
+        self._told: Callable[[], object] | None = None
+
+    def put(self, answer: object) -> None:
+        """Take the answer. Any thread may call this, once."""
+        self._answers.put(answer)
+        if self._told is not None:
+            self._told()
+
+    def notify(self, call: Callable[[], object]) -> None:
+        """Have a function called once the answer is there, from any thread, and at once if it is; perhaps twice."""
+        self._told = call
+        if not self._answers.empty():
+            call()
 
     def get(self) -> Any:
         """Wait for the answer and return it. Raises the error that it is. An interrupt while waiting loses nothing."""

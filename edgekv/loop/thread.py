@@ -46,13 +46,16 @@ class LoopThread:
         """The model, for use while no message is at work."""
         return self.loop.engine.loaded
 
-    def post(self, message: object) -> Mailbox:
-        """Post a message, without waiting; returns where its answer comes. Finalizers may call this, too."""
+    def post(self, message: object, client: int | None = None) -> Mailbox:
+        """Post a message, without waiting; returns where its answer comes. Finalizers may call this, too.
+
+        client: who waits for the answer; None = this thread
+        """
         box = Mailbox()
-        self._serving.put(Post(message, box.put, threading.get_ident()))
+        self._serving.put(Post(message, box.put, threading.get_ident() if client is None else client))
         return box
 
-    def request(self, message: object) -> Mailbox:
+    def request(self, message: object, client: int | None = None) -> Mailbox:
         """Post a message whose answer is waited for. Raises SessionError in the loop's callbacks and after a fork."""
         if threading.current_thread() is self._thread:
             raise SessionError(
@@ -60,7 +63,7 @@ class LoopThread:
             )
         if self._pid != os.getpid():
             raise SessionError("this runtime was opened before the process forked; open another one after the fork")
-        return self.post(message)
+        return self.post(message, client)
 
     def ask(self, message: object) -> Any:
         """Return the answer to a message. Raises its error, and what `request` raises."""

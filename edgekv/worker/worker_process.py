@@ -85,9 +85,10 @@ class Worker:
         """False once the process has ended."""
         return self._process.poll() is None
 
-    def post(self, message: object) -> Mailbox:
+    def post(self, message: object, client: int | None = None) -> Mailbox:
         """Post a message, without waiting; returns where its answer comes. Finalizers may call this, too.
 
+        client: who waits for the answer; None = this thread
         The answer is a WorkerError if the worker died or hangs.
         """
         box, number = Mailbox(), next(self._numbers)
@@ -96,7 +97,7 @@ class Worker:
             return box
         packed = encode(message)
         self._boxes[number] = box
-        self._outgoing.append((NUMBERS.pack(number, threading.get_ident()), packed))
+        self._outgoing.append((NUMBERS.pack(number, threading.get_ident() if client is None else client), packed))
         self._send()
         if self._gone is not None:
             self._refuse(self._gone)

@@ -11,6 +11,7 @@ import pytest
 from at_once import LIMIT_S, alone, joined_steps, together
 from diagonals import diagonal
 from small import SETTINGS, words
+from waiting import until
 
 import edgekv
 from edgekv.binding.cache import Cache
@@ -283,6 +284,27 @@ def test_replies_are_awaited_and_cancelled_with_their_task(open_parallel):
             assert replies == ["".join(session.chat("Hi", max_tokens=20, sampling=GREEDY, allow_loops=True))] * 3
     assert reason == "closed"
     assert continued
+
+
+def test_a_task_may_begin_while_the_progress_of_another_is_still_to_be_looked_at(open_parallel):
+    """They share a thread, and neither is in the midst of the other's call."""
+
+    async def reply(session, text, **options):
+        return "".join([piece async for piece in session.chat_async(text, max_tokens=3, sampling=GREEDY, **options)])
+
+    async def main(rt):
+        seen = []
+        first = asyncio.create_task(reply(rt.session(), words(90), progress=seen.append))
+        await asyncio.sleep(0)
+        until(lambda: rt._engine.channel.loop._reporting, "the end of a block")  # the event loop stands still
+        assert await reply(rt.session(), "Hi") == alone
+        await first
+        assert seen
+
+    with open_parallel() as rt:
+        with rt.session() as session:
+            alone = "".join(session.chat("Hi", max_tokens=3, sampling=GREEDY))
+        asyncio.run(main(rt))
 
 
 LONG = {"max_tokens": 60, "sampling": GREEDY, "allow_loops": True}

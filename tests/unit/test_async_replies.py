@@ -8,28 +8,42 @@ import threading
 
 import pytest
 
-from edgekv.conversations.async_replies import async_pieces
+from edgekv.loop.async_replies import async_pieces
+from edgekv.loop.mailbox import Mailbox
+from edgekv.loop.reply_pieces import Blocks
 
-LIMIT_S = 10  # a thread that is held goes on then, in a loop that it blocks
+LIMIT_S = 10  # a thread that is held goes on then
 
 
 class Held:
-    """A reply of two pieces that is held before the second, as within a block."""
+    """A reply of two pieces that is held before the second: by an answer of the loop, or by work that blocks."""
 
-    def __init__(self):
-        self.at_work, self.release, self.closed = threading.Event(), threading.Event(), threading.Event()
+    def __init__(self, *, blocks):
+        self.at_work, self.closed = threading.Event(), threading.Event()
         self.cancelled = asyncio.Event()
         self.n_cancels = 0
         self.was_released = None
+        self._blocks = blocks
+        self._answer, self._released = Mailbox(), threading.Event()
 
     def begin(self):
         try:
             yield "one"
-            self.at_work.set()
-            self.was_released = self.release.wait(LIMIT_S)
+            if self._blocks:
+                yield Blocks.NOW
+                self.at_work.set()
+                self.was_released = self._released.wait(LIMIT_S)
+            else:
+                self.at_work.set()
+                yield self._answer
+                self.was_released = self._answer.get()
             yield "two"
         finally:
             self.closed.set()
+
+    def release(self):
+        self._released.set()
+        self._answer.put(True)
 
     def cancel(self):
         self.n_cancels += 1
@@ -45,6 +59,11 @@ class Held:
         assert await asyncio.to_thread(self.closed.wait, LIMIT_S)
 
 
+@pytest.fixture(params=[False, True], ids=["answer", "blocks"])
+def blocks(request):
+    return request.param
+
+
 async def joined(pieces):
     return "".join([piece async for piece in pieces])
 
@@ -56,10 +75,10 @@ async def begun(held):
     return task
 
 
-def test_all_pieces_come_and_the_reply_is_closed():
+def test_all_pieces_come_and_the_reply_is_closed(blocks):
     async def main():
-        held = Held()
-        held.release.set()
+        held = Held(blocks=blocks)
+        held.release()
         assert await joined(held.pieces()) == "onetwo"
         assert held.closed.is_set()
         assert held.n_cancels == 0
@@ -67,9 +86,9 @@ def test_all_pieces_come_and_the_reply_is_closed():
     asyncio.run(main())
 
 
-def test_a_loop_that_is_left_closes_the_reply():
+def test_a_loop_that_is_left_closes_the_reply(blocks):
     async def main():
-        held = Held()
+        held = Held(blocks=blocks)
         pieces = held.pieces()
         assert await anext(pieces) == "one"
         await pieces.aclose()
@@ -79,14 +98,14 @@ def test_a_loop_that_is_left_closes_the_reply():
     asyncio.run(main())
 
 
-def test_a_task_that_is_cancelled_ends_with_its_reply():
+def test_a_task_that_is_cancelled_ends_with_its_reply(blocks):
     async def main():
-        held = Held()
+        held = Held(blocks=blocks)
         task = await begun(held)
         task.cancel()
         await held.cancelled.wait()
         assert not task.done()
-        held.release.set()
+        held.release()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert held.closed.is_set()
@@ -95,31 +114,31 @@ def test_a_task_that_is_cancelled_ends_with_its_reply():
     asyncio.run(main())
 
 
-def test_a_task_that_is_cancelled_twice_ends_at_once():
-    """The thread is in the midst of a block, and closes the reply after it."""
+def test_a_task_that_is_cancelled_twice_ends_at_once(blocks):
+    """A thread that is at work closes the reply after it."""
 
     async def main():
-        held = Held()
+        held = Held(blocks=blocks)
         task = await begun(held)
         task.cancel()
         await held.cancelled.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert not held.closed.is_set()
-        held.release.set()
+        assert held.closed.is_set() == (not blocks)
+        held.release()
         await held.is_closed()
-        assert (held.n_cancels, held.was_released) == (1, True)
+        assert (held.n_cancels, held.was_released) == (1, True if blocks else None)
 
     asyncio.run(main())
 
 
-def test_a_loop_may_be_closed_before_the_reply_has_ended(caplog):
+def test_an_event_loop_may_be_closed_before_the_reply_has_ended(blocks, caplog):
     held, threads = None, threading.enumerate()
 
     async def main():
         nonlocal held
-        held = Held()
+        held = Held(blocks=blocks)
         task = await begun(held)
         task.cancel()
         await held.cancelled.wait()
@@ -127,7 +146,7 @@ def test_a_loop_may_be_closed_before_the_reply_has_ended(caplog):
 
     with caplog.at_level(logging.DEBUG, "concurrent"):
         asyncio.run(main())
-        held.release.set()
+        held.release()
         for thread in threading.enumerate():
             if thread not in threads:
                 thread.join(LIMIT_S)
@@ -135,16 +154,37 @@ def test_a_loop_may_be_closed_before_the_reply_has_ended(caplog):
     assert caplog.records == []
 
 
-def test_an_error_of_a_reply_is_raised_and_cancels_nothing():
+def test_an_error_of_a_reply_is_raised_and_cancels_nothing(blocks):
     async def main():
-        held = Held()
+        held = Held(blocks=blocks)
 
         def begin():
             yield "one"
+            if blocks:
+                yield Blocks.NOW
             raise ValueError("no")
 
         with pytest.raises(ValueError, match="no"):
             await joined(async_pieces(begin, held.cancel))
         assert held.n_cancels == 0
 
+    asyncio.run(main())
+
+
+def test_no_thread_is_there_for_a_reply():
+    """Neither while its loop works, nor while the program does."""
+
+    async def main():
+        held = Held(blocks=False)
+        pieces = held.pieces()
+        await anext(pieces)
+        second = asyncio.ensure_future(anext(pieces))
+        while not held.at_work.is_set():
+            await asyncio.sleep(0)
+        assert threading.active_count() == before
+        held.release()
+        assert await second == "two"
+        assert threading.active_count() == before
+
+    before = threading.active_count()
     asyncio.run(main())

@@ -9,7 +9,7 @@ import pytest
 from edgekv.conversations import conversation, local_engine
 from edgekv.loop import clients, loop_messages
 
-OWN = {"reply", "note", "release_later", "leave", "cancel", "drop", "new_number", "stats"}
+OWN = {"reply", "note", "leave", "cancel", "drop", "new_number", "new_client", "stats"}
 OF_CHANNELS = {"loaded", "worker_pid", "alive", "opened"}
 PAIRS = [(clients.Conversation, conversation.Conversation), (clients.Engine, local_engine.LocalEngine)]
 
