@@ -62,6 +62,8 @@ class Scheduler:
 
     def next(self, waiting: Sequence[WaitingFeed]) -> list[WaitingFeed]:
         """Return the feeds of the next batch. waiting: at least one, in order of arrival"""
+        if len(waiting) == 1:
+            return list(waiting)
         texts = [it for it in waiting if it.is_alone]
         replies = [it for it in waiting if not it.is_alone]
         if not texts:

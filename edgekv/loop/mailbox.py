@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -36,8 +35,10 @@ class Mailbox:
     def get(self) -> Any:
         """Wait for the answer and return it. Raises the error that it is. An interrupt while waiting loses nothing."""
         while True:
-            with suppress(Empty):
+            try:
                 answer = self._answers.get(timeout=INTERRUPT_S)
-                if isinstance(answer, Raised):
-                    raise answer.error
-                return answer
+            except Empty:
+                continue
+            if isinstance(answer, Raised):
+                raise answer.error
+            return answer

@@ -36,7 +36,7 @@ class InLine(NamedTuple):
 class Turns:
     """The replies that have a turn, of at most as many conversations as there are slots, and the line of the others.
 
-    line: in order of arrival
+    line: those that wait, in order of arrival
     clock: gives seconds
     """
 
@@ -44,23 +44,23 @@ class Turns:
         self.line: list[InLine] = []
         self._engine = engine
         self._clock = clock
-        self._holders: list[OpenReply] = []
+        self._holders: dict[Conversation, OpenReply] = {}
         self._answered: dict[Hashable, float] = {}  # when clients had their last answer that may lead to a next request
 
     def has(self, conversation: Conversation | None) -> bool:
         """Return True if a conversation has a turn."""
-        return any(it.conversation is conversation for it in self._holders)
+        return conversation in self._holders
 
     def give(self, reply: OpenReply) -> None:
         """Give a reply its turn."""
-        self._holders.append(reply)
+        self._holders[reply.conversation] = reply
         self._note()
 
     def end(self, reply: OpenReply) -> None:
         """End the turn of a reply, if it has one, and its wait."""
         self.line = [it for it in self.line if it.reply is not reply]
-        if reply in self._holders:
-            self._holders.remove(reply)
+        if self._holders.get(reply.conversation) is reply:
+            del self._holders[reply.conversation]
             self._note()
 
     def in_line(self, conversation: Conversation) -> InLine | None:
@@ -86,7 +86,7 @@ class Turns:
         """Return the seconds until the line may move on; None = only a message can move it."""
         if not self.line:
             return None
-        idle = min((it.paused_since for it in self._holders), default=0.0)
+        idle = min((it.paused_since for it in self._holders.values()), default=0.0)
         return max(0.0, idle + IDLE_S - self._clock())
 
     def patience(self, feeding: Iterable[OpenReply]) -> float:
@@ -94,8 +94,12 @@ class Turns:
 
         feeding: the replies that wait for it
         """
+        if self._engine.n_slots == 1:
+            return 0.0
         clients = {reply.client for reply in feeding}
-        paused = (it for it in self._holders if it.is_paused and it.comes_back_soon and it.client not in clients)
+        paused = (
+            it for it in self._holders.values() if it.is_paused and it.comes_back_soon and it.client not in clients
+        )
         since = [*(it.paused_since for it in paused), *self._answered.values()]
         return max([0.0, *(then + SOON_S - self._clock() for then in since)])
 
@@ -118,7 +122,7 @@ class Turns:
         if len(self._holders) < self._engine.n_slots:
             return True
         now = self._clock()
-        for reply in self._holders:
+        for reply in self._holders.values():
             if reply.is_paused and (reply.client == client or reply.paused_since + IDLE_S <= now):
                 self.end(reply)
                 return True
@@ -126,5 +130,5 @@ class Turns:
 
     def _note(self) -> None:
         """Tell the engine who has a turn."""
-        self._engine.at_turn = {reply.conversation.state for reply in self._holders}
+        self._engine.at_turn = {conversation.state for conversation in self._holders}
         self._engine.loaded.decoder.is_shared = len(self._holders) > 1

@@ -116,7 +116,7 @@ class _Serving:
             self.refuse()
 
     def go_on(self, post: Post | None) -> float | None:
-        """Take a message, or do a step if none came; returns how many seconds to wait for the next one."""
+        """Take a message, and do what can be done before the next one; returns how many seconds to wait for that."""
         with self.work:
             if self.has_ended:
                 if post is not None:
@@ -125,7 +125,10 @@ class _Serving:
             try:
                 if post is not None:
                     self._loop.take(post)
-                return 0.0 if not self.inbox.empty() else self._loop.step()
+                wait: float | None = 0.0
+                while wait == 0.0 and self.inbox.empty() and not self._is_halted:
+                    wait = self._loop.step()
+                return wait
             except BaseException:
                 self._loop.close()
                 raise
@@ -139,9 +142,8 @@ class _Serving:
 
     def halt(self) -> None:
         """Wait for the step under way, and end after it."""
-        is_held = self.work.acquire(timeout=EXIT_S)
         self._is_halted = True
-        if is_held:
+        if self.work.acquire(timeout=EXIT_S):
             self.work.release()
 
 
@@ -149,9 +151,10 @@ def _serve(found: weakref.ref[_Serving], inbox: SimpleQueue[Post]) -> None:
     """Work until the loop has ended. While it waits, the thread keeps nothing alive, so that it can be dropped."""
     wait: float | None = None
     while True:
-        post = None
-        with suppress(Empty):
-            post = inbox.get(timeout=wait) if wait != 0 else inbox.get_nowait()
+        try:
+            post: Post | None = inbox.get(timeout=wait)
+        except Empty:
+            post = None
         serving = found()
         if serving is None:
             return

@@ -80,7 +80,7 @@ class SteppedLoop:
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
         self.now = 0.0
-        loop._clock = loop._turns._clock = lambda: self.now
+        loop._turns._clock = loop._replies._clock = lambda: self.now
         self.between: Callable[[], None] = lambda: None
         self.note_feed: Callable[[object], None] = lambda cache: None
         self.client = 0
@@ -190,7 +190,7 @@ class Client:
 
     def disturb(self) -> None:
         """Cancel or interrupt the reply if it is time and its client waits. Called between two steps, whoever waits."""
-        reply = self._channel.loop._reply_of(self.session._conversation.served)
+        reply = self._channel.loop._replies.of(self.session._conversation.served)
         if self._at is None or self._n_fed < self._at[0] or reply is None or reply.answer is None:
             return
         way, self._at = self._at[1], None

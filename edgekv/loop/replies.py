@@ -1,0 +1,166 @@
+"""The open replies of a loop: each works until it waits, and what they wait for is decoded in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+
+from edgekv.cells.feeds import Feed
+from edgekv.conversations.conversation import Conversation
+from edgekv.conversations.local_engine import LocalEngine
+from edgekv.generation.request import Progress
+
+from .batch_scheduler import Scheduler, WaitingFeed
+from .loop_messages import Ended
+from .open_reply import OpenReply
+from .slot_turns import Turns
+
+
+class Replies:
+    """Works on replies, one thing a step.
+
+    While a client looks at the progress of its reply, nobody else is at work: the reply's logits are still to be used.
+
+    by_number: those that have not told their client how they ended
+    reporting: those whose progress is looked at
+    ended: called with a reply that is over
+    """
+
+    def __init__(
+        self, engine: LocalEngine, turns: Turns, clock: Callable[[], float], ended: Callable[[OpenReply], None]
+    ) -> None:
+        self.by_number: dict[int, OpenReply] = {}
+        self.reporting: list[OpenReply] = []
+        self._feeding: list[OpenReply] = []  # those whose feeds wait, in order of arrival
+        self._engine = engine
+        self._turns = turns
+        self._clock = clock
+        self._ended = ended
+        self._scheduler = Scheduler()
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no reply waits for a batch."""
+        return not self._feeding
+
+    def of(self, conversation: Conversation) -> OpenReply | None:
+        """Return the reply of a conversation that has not ended."""
+        for reply in self.by_number.values():
+            if reply.conversation is conversation and reply.ended is None:
+                return reply
+        return None
+
+    def step(self) -> float | None:
+        """Have a reply go on, or decode a batch; returns how many seconds to wait for a message first.
+
+        None = until one comes; nothing was done then
+        """
+        for reply in self.reporting or self.by_number.values():
+            if reply.is_ready:
+                self._go_on(reply)
+                return 0.0
+        if self.reporting or not self._feeding:
+            return None
+        wait = self._turns.patience(self._feeding)
+        if wait == 0:
+            self._decode()
+        return wait
+
+    def finish(self, reply: OpenReply) -> None:
+        """Bring a reply that has paused, and was cancelled, to its end; its client may still ask how it ended."""
+        while reply.ended is None:
+            if reply.feed is not None:
+                self.close(reply)
+            else:
+                self._go_on(reply)
+
+    def close(self, reply: OpenReply) -> None:
+        """End a reply where it is."""
+        self.end(reply, closed(reply))
+
+    def end(self, reply: OpenReply, error: BaseException | None = None) -> None:
+        """Note that a reply is over, and tell its client if it waits."""
+        self._take_feed(reply)
+        reply.is_ready = False
+        if reply in self.reporting:
+            self.reporting.remove(reply)
+        reply.ended = Ended(reply.stats, error)
+        self._turns.end(reply)
+        if reply.answer is not None:
+            del self.by_number[reply.number]
+            reply.say(reply.ended)
+            self._turns.note_answer(reply.client)
+        self._ended(reply)
+
+    def _decode(self) -> None:
+        """Decode what comes next in one batch. If that fails, each feed is tried by itself, so that one fails alone."""
+        replies = {reply.feed: reply for reply in self._feeding if reply.feed is not None}
+        batch = self._scheduler.next(list(replies))
+        before = [it.feed.cache.n_past for it in batch]
+        begun = self._clock()
+        rows: list[int] = []
+        error: BaseException | None = None
+        try:
+            rows = self._engine.loaded.decoder.decode([it.feed for it in batch])
+        except BaseException as failure:
+            error = failure
+        self._scheduler.note(batch, list(replies), self._clock() - begun)
+        for i, (it, n_past) in enumerate(zip(batch, before, strict=True)):
+            if error is not None and len(batch) > 1 and it.feed.cache.n_past == n_past:
+                it.has_failed = True
+                continue
+            self._take_feed(replies[it])
+            self._go_on(replies[it], None if error else rows[i], error)
+
+    def _take_feed(self, reply: OpenReply) -> None:
+        """Note that a reply waits for no batch any more."""
+        if reply.feed is not None:
+            reply.feed = None
+            self._feeding.remove(reply)
+
+    def _go_on(self, reply: OpenReply, row: int | None = None, error: BaseException | None = None) -> None:
+        """Have a reply work until it waits for something. row, error: of its feed"""
+        reply.is_ready = False
+        if reply in self.reporting:
+            self.reporting.remove(reply)
+        try:
+            event = _next_event(reply, row, error)
+        except StopIteration:
+            self.end(reply)
+        except BaseException as failure:
+            self.end(reply, failure)
+        else:
+            self._note(reply, event)
+
+    def _note(self, reply: OpenReply, event: object) -> None:
+        """Note what a reply waits for."""
+        if isinstance(event, Feed):
+            reply.feed = WaitingFeed(event, reply.share)
+            self._feeding.append(reply)
+            return
+        reply.conversation.state.note()
+        if isinstance(event, Progress):
+            self.reporting.append(reply)
+            reply.is_ready = not reply.reports
+            if reply.reports:
+                reply.say(event)
+        else:
+            reply.paused_since = self._clock()
+            reply.say(event)
+
+
+def closed(reply: OpenReply) -> BaseException | None:
+    """Close the events of a reply; returns what that raises."""
+    try:
+        reply.events.close()
+    except BaseException as error:
+        return error
+    return None
+
+
+def _next_event(reply: OpenReply, row: int | None, error: BaseException | None) -> object:
+    """Return the next event of a reply. Pieces without text and tokens are left out."""
+    events: Generator[object, int | None, None] = reply.events  # type: ignore[assignment]
+    event = events.send(row) if error is None else events.throw(error)
+    while isinstance(event, str) and not event and not getattr(event, "packed", b""):
+        event = next(events)
+    return event
