@@ -631,7 +631,7 @@ class Session:
             conversation.cancelled.clear()
             if self._cancels is not cancels:
                 conversation.cancelled.set()
-            if self._may_block(request):
+            if client is not None and self._may_block(request):
                 yield Blocks.NOW
             if isinstance(request, GenerationRequest):
                 request = copies.enter_context(rereadable_request(request, conversation.cancelled))

@@ -83,6 +83,6 @@ class Scheduler:
         if self._was_alone:
             first.share.owed_s = seconds
             first.share.n_read += len(first.feed.tokens)
-        else:
+        elif len(waiting) > len(batch):
             for share in {it.share for it in waiting if it.is_alone}:
                 share.owed_s -= seconds

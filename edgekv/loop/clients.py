@@ -234,10 +234,10 @@ class Conversation:
     ) -> Generator[str | Answered, None, None]:
         """Read a prompt and yield the text of its reply in pieces; works only while it is iterated.
 
-        Before it waits for an answer it yields its box. Once `cancelled` is set, it ends at the next block or token.
-        Raises InputError or SessionError before anything is read.
+        Once `cancelled` is set, it ends at the next block or token. Raises InputError or SessionError before anything
+        is read.
 
-        client: who waits for it; None = the thread that iterates
+        client: who waits for it, and is given the box of each answer before; None = the thread that iterates
         """
         engine = self._engine
         self._aborted = None  # what was left ends before this begins
@@ -259,13 +259,16 @@ class Conversation:
                 raise
             if self.cancelled.is_set():  # before it began, which forgets earlier cancels
                 engine.channel.post(Cancel(self.number))
-            yield answer
+            if client is not None:
+                yield answer
             while not isinstance(part := answer.get(), Ended):
                 if not isinstance(part, Progress):
                     yield part
                 elif progress is not None:
                     progress(part)
-                yield (answer := engine.channel.request(following, client))
+                answer = engine.channel.request(following, client)
+                if client is not None:
+                    yield answer
             left.is_over = True
         except EdgeKVError:
             stats.finish_reason = stats.finish_reason or "failed"

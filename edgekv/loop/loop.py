@@ -57,7 +57,8 @@ class Loop:
 
     def take(self, post: Post) -> None:
         """Take a message. It is answered now, or in one of the next steps."""
-        self._turns.note_request(post.client)
+        if self.engine.n_slots > 1:
+            self._turns.note_request(post.client)
         try:
             self._take(post)
         except BaseException as error:  # whatever it is, it is for the client, and the loop goes on
@@ -151,11 +152,10 @@ class Loop:
             self._replies.by_number.pop(number, None)
             post.answer(Ended(None) if reply is None else reply.ended)
             return
-        self._refuse_within(reply.conversation, post.client)
+        if self._replies.reporting:
+            self._refuse_within(reply.conversation, post.client)
         reply.answer, reply.client = post.answer, post.client
-        if reply not in self._replies.reporting:
-            self._turns.note_return(reply)
-        if self._turns.has(reply.conversation) or reply.conversation.cancelled.is_set():
+        if self._turns.resume(reply) or reply.conversation.cancelled.is_set():
             reply.is_ready = True
         else:
             self._enter(reply, post)

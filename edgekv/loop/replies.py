@@ -30,7 +30,7 @@ class Replies:
     ) -> None:
         self.by_number: dict[int, OpenReply] = {}
         self.reporting: list[OpenReply] = []
-        self._feeding: list[OpenReply] = []  # those whose feeds wait, in order of arrival
+        self._feeding: dict[WaitingFeed, OpenReply] = {}  # those whose feeds wait, in order of arrival
         self._engine = engine
         self._turns = turns
         self._clock = clock
@@ -60,7 +60,7 @@ class Replies:
                 return 0.0
         if self.reporting or not self._feeding:
             return None
-        wait = self._turns.patience(self._feeding)
+        wait = 0.0 if self._engine.n_slots == 1 else self._turns.patience(self._feeding.values())
         if wait == 0:
             self._decode()
         return wait
@@ -79,7 +79,9 @@ class Replies:
 
     def end(self, reply: OpenReply, error: BaseException | None = None) -> None:
         """Note that a reply is over, and tell its client if it waits."""
-        self._take_feed(reply)
+        if reply.feed is not None:
+            del self._feeding[reply.feed]
+            reply.feed = None
         reply.is_ready = False
         if reply in self.reporting:
             self.reporting.remove(reply)
@@ -93,9 +95,9 @@ class Replies:
 
     def _decode(self) -> None:
         """Decode what comes next in one batch. If that fails, each feed is tried by itself, so that one fails alone."""
-        replies = {reply.feed: reply for reply in self._feeding if reply.feed is not None}
-        batch = self._scheduler.next(list(replies))
-        before = [it.feed.cache.n_past for it in batch]
+        waiting = list(self._feeding)
+        batch = self._scheduler.next(waiting)
+        before = [it.feed.cache.n_past for it in batch] if len(batch) > 1 else [-1]
         begun = self._clock()
         rows: list[int] = []
         error: BaseException | None = None
@@ -103,19 +105,14 @@ class Replies:
             rows = self._engine.loaded.decoder.decode([it.feed for it in batch])
         except BaseException as failure:
             error = failure
-        self._scheduler.note(batch, list(replies), self._clock() - begun)
-        for i, (it, n_past) in enumerate(zip(batch, before, strict=True)):
-            if error is not None and len(batch) > 1 and it.feed.cache.n_past == n_past:
+        self._scheduler.note(batch, waiting, self._clock() - begun)
+        for i, it in enumerate(batch):
+            if error is not None and it.feed.cache.n_past == before[i]:
                 it.has_failed = True
                 continue
-            self._take_feed(replies[it])
-            self._go_on(replies[it], None if error else rows[i], error)
-
-    def _take_feed(self, reply: OpenReply) -> None:
-        """Note that a reply waits for no batch any more."""
-        if reply.feed is not None:
+            reply = self._feeding.pop(it)
             reply.feed = None
-            self._feeding.remove(reply)
+            self._go_on(reply, None if error else rows[i], error)
 
     def _go_on(self, reply: OpenReply, row: int | None = None, error: BaseException | None = None) -> None:
         """Have a reply work until it waits for something. row, error: of its feed"""
@@ -135,10 +132,9 @@ class Replies:
         """Note what a reply waits for."""
         if isinstance(event, Feed):
             reply.feed = WaitingFeed(event, reply.share)
-            self._feeding.append(reply)
-            return
-        reply.conversation.state.note()
-        if isinstance(event, Progress):
+            self._feeding[reply.feed] = reply
+        elif isinstance(event, Progress):
+            reply.conversation.state.note()
             self.reporting.append(reply)
             reply.is_ready = not reply.reports
             if reply.reports:

@@ -1,10 +1,10 @@
-"""The pieces of a reply, for who waits in a thread; the events of it, for who cannot."""
+"""The pieces of a reply, for who waits in a thread; its events, for who cannot wait in one."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Generator
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from .clients import Answered
 
@@ -20,23 +20,22 @@ Events: TypeAlias = Generator[str | Answered | Blocks, None, None]
 
 
 class ReplyPieces(Generator[str, None, None]):
-    """Yields the pieces among the events of a reply, each of which waits for what comes before.
+    """Yields the pieces of a reply, which wait for what comes before them.
 
-    begin: makes the events for a client; None = the thread that iterates
+    begin: makes the events for a client; None = the thread that iterates, for which all are pieces
     """
 
     def __init__(self, begin: Callable[[int | None], Events]) -> None:
         self.begin = begin
-        self._events = begin(None)
+        self._pieces = cast(Generator[str, None, None], begin(None))
 
-    def send(self, _: None) -> str:
+    def __next__(self) -> str:
+        return next(self._pieces)
+
+    def send(self, value: None) -> str:
         """Return the next piece."""
-        for event in self._events:
-            if isinstance(event, str):
-                return event
-        raise StopIteration
+        return self._pieces.send(value)
 
     def throw(self, *error: Any) -> str:
         """End the reply with an error."""
-        self._events.throw(*error)
-        raise StopIteration
+        return self._pieces.throw(*error)

@@ -94,8 +94,6 @@ class Turns:
 
         feeding: the replies that wait for it
         """
-        if self._engine.n_slots == 1:
-            return 0.0
         clients = {reply.client for reply in feeding}
         paused = (
             it for it in self._holders.values() if it.is_paused and it.comes_back_soon and it.client not in clients
@@ -103,9 +101,10 @@ class Turns:
         since = [*(it.paused_since for it in paused), *self._answered.values()]
         return max([0.0, *(then + SOON_S - self._clock() for then in since)])
 
-    def note_return(self, reply: OpenReply) -> None:
-        """Note that a reply is asked for its next piece."""
+    def resume(self, reply: OpenReply) -> bool:
+        """Note that a reply is asked for its next piece; returns True if it still has its turn."""
         reply.comes_back_soon = self._clock() - reply.paused_since <= SOON_S
+        return reply.conversation in self._holders
 
     def note_request(self, client: Hashable) -> None:
         """Note a message of a client."""

@@ -57,7 +57,7 @@ class LoopThread:
 
     def request(self, message: object, client: int | None = None) -> Mailbox:
         """Post a message whose answer is waited for. Raises SessionError in the loop's callbacks and after a fork."""
-        if threading.current_thread() is self._thread:
+        if threading.get_ident() == self._thread.ident:
             raise SessionError(
                 "the cells are at work in this very call, such as one of a scorer; use the session after it"
             )
@@ -82,11 +82,8 @@ class LoopThread:
 
     def drop(self) -> None:
         """Free everything, in a finalizer: no client is left, and the loop does at most what it does now."""
-        if threading.current_thread() is not self._thread and self._serving.work.acquire(timeout=DROP_S):
-            try:
-                self.loop.close()
-            finally:
-                self._serving.work.release()
+        if threading.current_thread() is not self._thread:
+            self._serving.close()
         self.post(Stop())
 
     def halt(self) -> None:
@@ -96,18 +93,17 @@ class LoopThread:
 
 
 class _Serving:
-    """The work of the thread. work: held meanwhile; inbox: messages that came"""
+    """The work of the thread.
+
+    work: held meanwhile; inbox: messages that came
+    has_ended: the engine is closed, or the program ends
+    """
 
     def __init__(self, loop: Loop) -> None:
         self.work = threading.Lock()
         self.inbox: SimpleQueue[Post] = SimpleQueue()
+        self.has_ended = False
         self._loop = loop
-        self._is_halted = False
-
-    @property
-    def has_ended(self) -> bool:
-        """True if the engine is closed, or the program ends."""
-        return self._is_halted or self._loop.engine.closed
 
     def put(self, post: Post) -> None:
         """Take a message, which is refused if the loop has ended."""
@@ -126,12 +122,23 @@ class _Serving:
                 if post is not None:
                     self._loop.take(post)
                 wait: float | None = 0.0
-                while wait == 0.0 and self.inbox.empty() and not self._is_halted:
+                while wait == 0.0 and self.inbox.empty() and not self.has_ended:
                     wait = self._loop.step()
                 return wait
             except BaseException:
                 self._loop.close()
                 raise
+            finally:
+                self.has_ended |= self._loop.engine.closed
+
+    def close(self) -> None:
+        """Free everything if no step comes to its end meanwhile, without the thread."""
+        if self.work.acquire(timeout=DROP_S):
+            try:
+                self._loop.close()
+            finally:
+                self.has_ended = True
+                self.work.release()
 
     def refuse(self) -> None:
         """Answer all messages to a loop that has ended."""
@@ -142,7 +149,7 @@ class _Serving:
 
     def halt(self) -> None:
         """Wait for the step under way, and end after it."""
-        self._is_halted = True
+        self.has_ended = True
         if self.work.acquire(timeout=EXIT_S):
             self.work.release()
 
