@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 from .conversations.local_engine import LocalEngine
-from .loop.clients import Engine
+from .loop.engine_client import Engine
 from .loop.loop import Loop
 from .loop.thread import LoopThread
 from .models.header import read_header

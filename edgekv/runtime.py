@@ -22,7 +22,7 @@ from .conversations.snapshot import Snapshot
 from .engines import open_engine, plan_for, survey_for
 from .errors import ConfigError, ModelNotFoundError, SessionError
 from .generation.request import Logging, check_text
-from .loop.clients import Conversation
+from .loop.conversation_client import Conversation
 from .memory.sizes import check_ceiling
 from .models.catalog import find_model, is_remote
 from .models.header import Header

@@ -34,7 +34,8 @@ from .generation.request import (
     reply_fields,
 )
 from .generation.stats import Stats
-from .loop.clients import Conversation, Engine
+from .loop.conversation_client import Conversation
+from .loop.engine_client import Engine
 from .loop.reply_pieces import Blocks, Events, ReplyPieces
 from .prompt.named_files import contents_of
 from .prompt.text import PARAGRAPH, WITHIN

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from edgekv.loop.clients import Conversation, Engine
+from edgekv.loop.conversation_client import Conversation
+from edgekv.loop.engine_client import Engine
 
 begin = Conversation.__init__
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from edgekv.errors import EdgeKVError
 
-from .clients import Answered
+from .loop_channel import Answered
 from .reply_pieces import Blocks, Events
 
 

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable, Generator
 from typing import Any, TypeAlias, cast
 
-from .clients import Answered
+from .loop_channel import Answered
 
 
 class Blocks(enum.Enum):

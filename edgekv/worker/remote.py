@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from edgekv.conversations.snapshot import new_mark
-from edgekv.loop.clients import Engine
+from edgekv.loop.engine_client import Engine
 from edgekv.planning.alternatives import Survey
 from edgekv.planning.choice import Request
 from edgekv.planning.plan import Plan

@@ -7,11 +7,14 @@ import inspect
 import pytest
 
 from edgekv.conversations import conversation, local_engine
-from edgekv.loop import clients, loop_messages
+from edgekv.loop import conversation_client, engine_client, loop_messages
 
 OWN = {"reply", "note", "leave", "cancel", "drop", "new_number", "new_client", "stats"}
 OF_CHANNELS = {"loaded", "worker_pid", "alive", "opened"}
-PAIRS = [(clients.Conversation, conversation.Conversation), (clients.Engine, local_engine.LocalEngine)]
+PAIRS = [
+    (conversation_client.Conversation, conversation.Conversation),
+    (engine_client.Engine, local_engine.LocalEngine),
+]
 
 
 def members(kind):

@@ -1,13 +1,11 @@
-"""The clients of a loop: an engine and its conversations, as sessions use them, whichever process the loop is in."""
+"""A conversation of a loop, as sessions use it, whichever process the loop is in."""
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 import threading
-import weakref
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -15,193 +13,30 @@ from typing import Any, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-from edgekv.cells.loaded_model import LoadedModel
-from edgekv.cells.opened import Opened
 from edgekv.conversations.coverage import Coverage
 from edgekv.conversations.snapshot import Snapshot
 from edgekv.errors import EdgeKVError, SessionError, WorkerError
-from edgekv.generation.request import GenerationRequest, Logging, Progress, ProgressCallback, RewindRequest
+from edgekv.generation.request import GenerationRequest, Progress, ProgressCallback, RewindRequest
 from edgekv.generation.stats import Stats
 from edgekv.planning.plan import Plan
 from edgekv.store.log import Turn
 
-from .loop_messages import Abort, Call, Cancel, Close, Ended, LoadConversation, NewConversation, Next, Reply
-
-NO_THREAD = 1 << 63  # bit of the numbers of clients that are no threads
-
-
-class Answered(Protocol):
-    """A box that the answer to a message comes to."""
-
-    def get(self) -> Any:
-        """Wait for the answer and return it. Raises the error that it is."""
-
-    def notify(self, call: Callable[[], object]) -> None:
-        """Have a function called once the answer is there, from any thread, and at once if it is."""
+from .loop_channel import Answered, Channel
+from .loop_messages import Abort, Call, Cancel, Close, Ended, Next, Reply
 
 
-class Channel(Protocol):
-    """The way to a loop."""
+class OpenEngine(Protocol):
+    """The engine of a conversation."""
 
-    @property
-    def worker_pid(self) -> int | None:
-        """The process id of its worker; None = it runs in this process."""
-
-    @property
-    def alive(self) -> bool:
-        """False once its worker has ended."""
-
-    @property
-    def loaded(self) -> LoadedModel | None:
-        """The model; None = it is in a worker."""
-
-    def post(self, message: object, client: int | None = None) -> Answered:
-        """Post a message, without waiting. Finalizers may call this, too. client: who waits; None = this thread"""
-
-    def request(self, message: object, client: int | None = None) -> Answered:
-        """Post a message whose answer is waited for. Raises SessionError if this thread cannot wait."""
-
-    def ask(self, message: object) -> Any:
-        """Return the answer to a message. Raises its error."""
-
-    def look(self, number: int, name: str) -> Any:
-        """Return a value of a conversation that needs no cells."""
-
-    def close(self) -> None:
-        """End the loop, and free everything."""
-
-    def drop(self) -> None:
-        """End the loop, in a finalizer."""
-
-
-class Engine(Opened):
-    """A loaded model and its cells, at the other end of a channel.
-
-    mark: bytes that its snapshots carry
-    """
-
-    def __init__(self, channel: Channel, plan: Plan, mark: bytes) -> None:
-        self.channel = channel
-        self.plan = plan
-        self.mark = mark
-        self._numbers = itertools.count(1)
-        self._open: weakref.WeakSet[Conversation] = weakref.WeakSet()
-        self.opened()
-
-    @property
-    def loaded(self) -> LoadedModel | None:
-        """The model; None = it is in a worker."""
-        return self.channel.loaded
-
-    @property
-    def worker_pid(self) -> int | None:
-        """The process id of its worker; None = it runs in this process."""
-        return self.channel.worker_pid
-
-    @property
-    def alive(self) -> bool:
-        """False once its worker has ended."""
-        return self.channel.alive
-
-    def new_conversation(self, system: str | None, logging: Logging | None = None) -> Conversation:
-        """Begin a conversation. Raises BudgetError if the system message leaves no cells.
-
-        logging: keep a log; raises SessionFileError if the disk does not take it, and ConfigError for too small a cap
-        """
-        number = self.new_number()
-        self.channel.ask(NewConversation(number, system, logging))
-        return Conversation(self, number, system)
-
-    def load_conversation(
-        self, path: Path, instead_of: Conversation | None = None, *, keeps_log: bool = True
-    ) -> Conversation:
-        """Load the conversation of a session file, by an absolute path, into the cells.
-
-        instead_of: a conversation that gives up its cells, and is not swapped out
-        keeps_log: keep the log of the file, if it has one
-
-        Raises SessionFileError, BudgetError or CeilingError if the file does not fit this engine, and SwapError; the
-        cells are then as before.
-        """
-        number = self.new_number()
-        replaced = None if instead_of is None else instead_of.number
-        self.channel.ask(LoadConversation(number, path, replaced, keeps_log))
-        return Conversation(self, number, cast("str | None", self.channel.look(number, "system")))
-
-    def tokenize(self, text: str, begin: bool, special: bool) -> list[int]:
-        """Return the tokens of a text.
-
-        begin: with the tokens that the model expects before a text
-        special: read names of control tokens as these tokens
-        """
-        return cast(list[int], self._call("tokenize", text, begin, special))
-
-    def text_of(self, tokens: Sequence[int]) -> str:
-        """Return the text of tokens. Raises InputError for ids that the vocabulary lacks."""
-        return cast(str, self._call("text_of", tokens))
-
-    def pieces_of(self, tokens: Sequence[int]) -> list[bytes]:
-        """Return the bytes of each token. Raises InputError for ids that the vocabulary lacks."""
-        return cast(list[bytes], self._call("pieces_of", tokens))
-
-    def count(self, request: GenerationRequest) -> int:
-        """Return the number of tokens of a history. Raises InputError."""
-        return cast(int, self._call("count", request))
-
-    def prompt_text(self, request: GenerationRequest) -> str:
-        """Return the text that a history of messages is read as. Raises InputError."""
-        return cast(str, self._call("prompt_text", request))
-
-    def store_history(self, request: GenerationRequest, folder: str | None) -> tuple[int, int]:
-        """Render and tokenise a history into a file in a folder.
-
-        Returns its number, for `GenerationRequest.stored`, and the tokens before its first content.
-        Raises InputError, and SessionFileError if the folder (None = that of TMPDIR) takes no file.
-        """
-        return cast(tuple[int, int], self._call("store_history", request, folder))
-
-    def forget_history(self, number: int) -> None:
-        """Remove the file of a stored history."""
-        self._call("forget_history", number)
-
-    def reply_opening(self) -> str:
-        """Return the text that the chat template puts before a reply; "" if the model has no usable template."""
-        return cast(str, self._call("reply_opening"))
-
-    def set_memory(self, ceiling_bytes: int) -> Plan:
-        """Go under another ceiling; returns the plan. Raises CeilingError, ConfigError and SwapError.
-
-        After an error the ceiling is as before.
-        """
-        self.plan = cast(Plan, self._call("set_memory", ceiling_bytes))
-        return self.plan
-
-    def note(self, conversation: Conversation) -> None:
-        """Note a conversation, which is cancelled if the engine is closed."""
-        self._open.add(conversation)
-
-    def close(self) -> None:
-        """End all calls under way, and free everything."""
-        self.closed = True
-        for conversation in list(self._open):
-            conversation.cancelled.set()
-        self.channel.close()
-
-    def drop(self) -> None:
-        """Free everything, in a finalizer."""
-        self.closed = True
-        self.channel.drop()
+    closed: bool
+    channel: Channel
+    plan: Plan
 
     def new_number(self) -> int:
         """Return a number for a conversation or a reply."""
-        return next(self._numbers)
 
-    def new_client(self) -> int:
-        """Return a number for a client that is no thread."""
-        return NO_THREAD | self.new_number()
-
-    def _call(self, name: str, *arguments: Any) -> Any:
-        return self.channel.ask(Call(None, name, arguments))
+    def note(self, conversation: Conversation) -> None:
+        """Note a conversation, which is cancelled if the engine is closed."""
 
 
 class Conversation:
@@ -211,7 +46,7 @@ class Conversation:
     cancelled: it was cancelled since the last reply began
     """
 
-    def __init__(self, engine: Engine, number: int, system: str | None) -> None:
+    def __init__(self, engine: OpenEngine, number: int, system: str | None) -> None:
         self.number = number
         self.system = system
         self.cancelled = threading.Event()
@@ -248,7 +83,7 @@ class Conversation:
             stats.finish_reason = "cancelled"
             return
         has_files = isinstance(request, GenerationRequest) and any(isinstance(part, Path) for part in request.content)
-        folder = os.getcwd() if has_files and engine.worker_pid is not None else None
+        folder = os.getcwd() if has_files and engine.channel.worker_pid is not None else None
         begin, following = Reply(number, self.number, request, folder, stats, progress is not None), Next(number)
         left = _Left(self, number)
         try:
@@ -297,7 +132,7 @@ class Conversation:
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to a snapshot. Raises SessionError for one of another runtime or system message, or without a log."""
-        if self._engine.worker_pid is not None:
+        if self._engine.channel.worker_pid is not None:
             self._call("check_room", snapshot.nbytes)
         self._call("restore", snapshot)
 
