@@ -287,7 +287,7 @@ def test_replies_are_awaited_and_cancelled_with_their_task(open_parallel):
 
 
 def test_a_task_may_begin_while_the_progress_of_another_is_still_to_be_looked_at(open_parallel):
-    """They share a thread, and neither is in the midst of the other's call."""
+    """Both are in one thread, and neither is in the midst of the other's call."""
 
     async def reply(session, text, **options):
         return "".join([piece async for piece in session.chat_async(text, max_tokens=3, sampling=GREEDY, **options)])
