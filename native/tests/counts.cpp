@@ -5,12 +5,14 @@
 #include "llama-context.h"
 
 #include <functional>
+#include <string>
 
 namespace {
 
 constexpr uint32_t budget = 512;
 constexpr uint32_t block  = 128;
 constexpr uint32_t n_rows = 32; // of queries that score, which a question has in each part
+constexpr char     largest_attention[] = "snapkv(window=32, aggregate=max)";
 
 // The most that something may cost; UINT32_MAX = whatever it takes.
 struct Limits {
@@ -26,32 +28,14 @@ void check_counts(const char * what, const Limits & limits, const std::function<
     counting::take();
     work();
     const counting::Counts n = counting::take();
-    std::printf("%-32s %5u graphs %6u kernels %5u synchronisations %5u uploads %5u reads\n", what, n.n_graphs, n.n_kernels, n.n_waits,
+    std::printf("%-52s %5u graphs %6u kernels %5u synchronisations %5u uploads %5u reads\n", what, n.n_graphs, n.n_kernels, n.n_waits,
                 n.n_uploads, n.n_reads);
     CHECK(n.n_graphs <= limits.n_graphs && n.n_waits <= limits.n_waits && n.n_uploads <= limits.n_uploads && n.n_reads <= limits.n_reads);
 }
 
-edgekv_policy largest_attention() {
-    edgekv_policy policy = policy_of(EDGEKV_BASE_SNAPKV);
-    policy.aggregate     = EDGEKV_AGGREGATE_MAX;
-    policy.rows          = n_rows;
-    return policy;
-}
-
-edgekv_policy critical() {
-    edgekv_policy policy = policy_of(EDGEKV_BASE_SNAPKV);
-    policy.rows          = n_rows;
-    policy.critical      = EDGEKV_CRITICAL_ABSOLUTE;
-    policy.alpha         = 0.5;
-    policy.epsilon       = 1e-4;
-    return policy;
-}
-
-// No graph scores for it, so that keys and queries are read.
-edgekv_policy expected() {
-    edgekv_policy policy = policy_of(EDGEKV_BASE_EXPECTED);
-    policy.rows          = n_rows;
-    policy.n_ahead       = 8;
+edgekv_policy policy_named(const std::string & name) {
+    edgekv_policy policy = edgekv_policy_default();
+    CHECK(edgekv_policy_parse(name.c_str(), &policy, nullptr, 0) == EDGEKV_STATUS_OK);
     return policy;
 }
 
@@ -93,19 +77,19 @@ struct Counted {
     std::vector<uint32_t> budgets;
 };
 
-void test_eviction(const Model & model, const char * what, const edgekv_policy & policy, bool divided, const Limits & limits) {
-    Counted counted(model, policy, divided, false);
+void test_eviction(const Model & model, const std::string & name, bool divided, const Limits & limits) {
+    Counted counted(model, policy_named(name), divided, false);
     for (int i = 0; i < 2; ++i) { // then the heads have the lengths that they keep
         counted.read();
         counted.evict(false);
     }
     counted.read();
-    check_counts(what, limits, [&] { counted.evict(false); });
+    check_counts(("eviction, " + name + (divided ? ", divided" : "")).c_str(), limits, [&] { counted.evict(false); });
 }
 
 // The parts of a question score an eviction, each by its own queries.
 void test_question(const Model & model, const Limits & limits) {
-    Counted counted(model, largest_attention(), false, true);
+    Counted counted(model, policy_named(largest_attention), false, true);
     counted.read(2 * n_rows);
     const std::vector<llama_token> question(2 * n_rows, 17);
     const uint32_t                 ends[] = { n_rows, 2 * n_rows };
@@ -114,7 +98,7 @@ void test_question(const Model & model, const Limits & limits) {
 }
 
 void test_token(const Model & model, const char * what, bool divided, const Limits & limits) {
-    Counted counted(model, largest_attention(), divided, false);
+    Counted counted(model, policy_named(largest_attention), divided, false);
     counted.read();
     counted.evict(false);
     CHECK(feed(counted.cache, 1) == EDGEKV_STATUS_OK); // a graph is built
@@ -149,12 +133,15 @@ int main(int argc, char ** argv) {
         test_token_of_llama(model);
         test_token(model, "token", false, { 1, 10, 8, 1 });
         test_token(model, "token, divided heads", true, { 1, 10, 8, 1 });
-        test_eviction(model, "eviction, keydiff", policy_of(EDGEKV_BASE_KEYDIFF), false, { 10, 12, 10, 1 });
-        test_eviction(model, "eviction, keydiff+heads", policy_of(EDGEKV_BASE_KEYDIFF), true, { 20, 22, 10, 1 });
-        test_eviction(model, "eviction, snapkv(max)", largest_attention(), false, { 20, 22, 15, 1 });
-        test_eviction(model, "eviction, snapkv(max)+heads", largest_attention(), true, { 25, 27, 15, 1 });
-        test_eviction(model, "eviction, snapkv+critical", critical(), false, { 60, 62, 45, 31 });
-        test_eviction(model, "eviction, expected", expected(), false, { any, any, any, 120 });
+        test_eviction(model, "keydiff", false, { 10, 12, 10, 1 });
+        test_eviction(model, "keydiff", true, { 20, 22, 10, 1 });
+        test_eviction(model, "keydiff(rope=off)", false, { 12, 14, 13, 1 });
+        test_eviction(model, "keydiff(rope=off)", true, { 20, 22, 13, 1 });
+        test_eviction(model, largest_attention, false, { 20, 22, 15, 1 });
+        test_eviction(model, largest_attention, true, { 25, 27, 15, 1 });
+        test_eviction(model, "ahakv", false, { 20, 22, 16, 2 });
+        test_eviction(model, "snapkv+critical", false, { 25, 27, 15, 2 });
+        test_eviction(model, "expected(window=32, future=8)", false, { any, any, any, 120 });
         test_question(model, { 25, 27, 15, 2 });
     }
     std::puts(n_failed == 0 ? "OK" : "FAILED");

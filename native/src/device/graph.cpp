@@ -41,9 +41,9 @@ ggml_context * Graph::begin() {
     return context_.get();
 }
 
-ggml_context * Graph::begin_section(bool alone) {
+ggml_context * Graph::begin_section() {
     n_small_ = 0;
-    if (!alone && ggml_graph_n_nodes(graph_) + n_section <= n_nodes) {
+    if (ggml_graph_n_nodes(graph_) + n_section <= n_nodes) {
         return context_.get();
     }
     return compute_if_supported() ? begin() : nullptr;

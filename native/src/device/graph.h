@@ -32,9 +32,9 @@ class Graph {
     ggml_backend_t backend() const { return backend_; }
     ggml_context * begin(); // where to make the nodes of the next graph, instead of the last one's
 
-    // Where to make the nodes of another section, n_section at most. What is there is computed first if it has to be: `alone` for
-    // what the host sends next, or for want of room. NULL where the backend does not support it.
-    ggml_context * begin_section(bool alone = false);
+    // Where to make the nodes of another section, n_section at most. What is there is computed first if there is no room for more. NULL
+    // where the backend does not support it.
+    ggml_context * begin_section();
 
     // Give a new node its memory. A view has that of what it looks at.
     ggml_tensor * in_place(size_t place, ggml_tensor * node);

@@ -65,8 +65,8 @@ uint64_t RowGraphs::bytes(const FlatCache & flat, uint32_t pool) {
     const uint64_t          dim_k = rows.k->ne[0];
     const uint64_t          dim_v = rows.v->ne[0];
     const uint64_t          n     = uint64_t(rows.n_heads) * flat.n_cells();
-    return Graph::bytes(place_bytes(flat, pool), small_bytes(flat, pool)) + 4 * sizeof(int32_t) * n_listed(flat, pool) +
-           sizeof(float) * (2 * n + dim_k * dim_k + dim_v * dim_v) + flat.layers().size() * factor_bytes(rows);
+    return Graph::bytes(place_bytes(flat, pool), small_bytes(flat, pool)) + 3 * sizeof(int32_t) * n_listed(flat, pool) +
+           sizeof(float) * (3 * n + dim_k * dim_k + dim_v * dim_v) + 2 * flat.layers().size() * factor_bytes(rows);
 }
 
 // The description of a graph, and the rows that are noted.
@@ -87,8 +87,8 @@ RowGraphs::RowGraphs(const llama_context & ctx, const FlatCache & flat, uint32_t
     steps_    = ggml_new_tensor_1d(here, GGML_TYPE_F32, n);
     scores_   = ggml_new_tensor_1d(here, GGML_TYPE_F32, uint64_t(pool_.n_heads) * flat.n_cells());
     before_   = ggml_new_tensor_1d(here, GGML_TYPE_F32, scores_->ne[0]);
-    factors_  = ggml_new_tensor_2d(here, GGML_TYPE_F32, factor_bytes(pool_) / sizeof(float), flat.layers().size());
-    gains_    = ggml_new_tensor_1d(here, GGML_TYPE_F32, n);
+    gains_    = ggml_new_tensor_1d(here, GGML_TYPE_F32, scores_->ne[0]);
+    factors_  = ggml_new_tensor_2d(here, GGML_TYPE_F32, factor_bytes(pool_) / sizeof(float), 2 * flat.layers().size());
 
     of_keys_.matrix   = ggml_new_tensor_2d(here, GGML_TYPE_F32, pool_.k->ne[0], pool_.k->ne[0]);
     of_values_.matrix = ggml_new_tensor_2d(here, GGML_TYPE_F32, pool_.v->ne[0], pool_.v->ne[0]);
@@ -117,7 +117,10 @@ RowGraphs::RowGraphs(const llama_context & ctx, const FlatCache & flat, uint32_t
 
         std::vector<float> factors(angles[i].w.size()); // ggml's angle is position / factor
         std::transform(angles[i].w.begin(), angles[i].w.end(), factors.begin(), [](double w) { return static_cast<float>(1.0 / w); });
-        ggml_backend_tensor_set(factors_, factors.data(), i * factors_->nb[1], factors.size() * sizeof(float));
+        for (const size_t row : { i, flat.layers().size() + i }) {
+            ggml_backend_tensor_set(factors_, factors.data(), row * factors_->nb[1], factors.size() * sizeof(float));
+            std::transform(factors.begin(), factors.end(), factors.begin(), std::negate<>());
+        }
     }
     std::vector<float> steps(n);
     std::iota(steps.begin(), steps.end(), 0.0f);
@@ -213,10 +216,11 @@ ggml_tensor * RowGraphs::rotated(ggml_context * context, ggml_tensor * rows, siz
     return ggml_reshape_3d(context, runs, rows->ne[0], rows->ne[1], rows->ne[2]);
 }
 
-// Rows (dim, heads, n), turned by delta (n,) positions. The angles are measured ones, so no scaling is left to ggml.
-ggml_tensor * RowGraphs::turned(ggml_context * context, ggml_tensor * rows, ggml_tensor * delta, uint32_t index) {
+// Rows (dim, heads, n), turned by delta (n,) positions, or back. The angles are measured ones, so no scaling is left to ggml.
+ggml_tensor * RowGraphs::turned(ggml_context * context, ggml_tensor * rows, ggml_tensor * delta, uint32_t index, bool back) {
     const Turned & turn    = turned_[index];
-    ggml_tensor *  factors = ggml_view_1d(context, factors_, turn.n_rot / 2, index * factors_->nb[1]);
+    const size_t   row     = (back ? turned_.size() : 0) + index;
+    ggml_tensor *  factors = ggml_view_1d(context, factors_, turn.n_rot / 2, row * factors_->nb[1]);
     return ggml_rope_ext_inplace(context, rows, delta, factors, turn.n_rot,
                                  turn.neighbours ? GGML_ROPE_TYPE_NORMAL : GGML_ROPE_TYPE_NEOX, 0, 1.0f, 1.0f, 0.0f, 1.0f, 0.0f, 0.0f);
 }

@@ -52,13 +52,11 @@ class RowGraphs {
     // before. False likewise.
     bool measure(uint32_t n_filled, float * by_cell);
 
-    static constexpr size_t n_values = 128;
-    size_t                  n_listed() const { return static_cast<size_t>(first_->ne[0]); }
-
-    // Write the sum of norm1(V W_O) over all query heads that read a value, of listed rows of a layer: n_values of every head,
-    // (n_head_kv, n_values), then the next ones, and at last what is left; n_listed() at most. By W_O of every reader of the layer,
-    // which must lie beside the rows. False likewise.
-    bool norms(uint32_t layer, const std::vector<WeightRows> & projections, const std::vector<int32_t> & rows, float * norms);
+    // Write the sum of norm1(V W_O) over all query heads that read a value to norms, by cell of the pool: of each head's cells from
+    // first_cells of the head on. projections: W_O of every reader of each layer of the cache, which must lie beside the rows. False
+    // likewise.
+    bool norms(uint32_t n_filled, const std::vector<const std::vector<WeightRows> *> & projections, const std::vector<uint32_t> & first_cells,
+               float * norms);
 
     bool moves() const { return moves_; } // whether the backend can move rows byte for byte
     bool turns(uint32_t layer) const { return turned_[layer].possible; }
@@ -97,6 +95,14 @@ class RowGraphs {
         uint32_t n; // cells of each
     };
 
+    // Some cells of every head of a run.
+    struct Cells {
+        uint32_t begin;
+        uint32_t n;
+    };
+
+    static constexpr uint32_t n_normed = 128; // values of each head that a section norms
+
     static size_t n_at_once(const FlatCache & flat, uint32_t pool);
     static size_t place_bytes(const FlatCache & flat, uint32_t pool);
     static size_t small_bytes(const FlatCache & flat, uint32_t pool);
@@ -109,18 +115,20 @@ class RowGraphs {
     bool          by_run(uint32_t n_filled, float * by_cell, const std::function<bool(const Run & run)> & f);
     void          send(ggml_tensor * to, const void * from, size_t n_bytes);
     void          take(float * to, size_t n);
-    bool          score_by_keys(const edgekv_policy & policy, const int32_t * rope_positions, const Run & run);
-    ggml_tensor * before_rope(ggml_context * context, ggml_tensor * keys, const int32_t * rope_positions, const Run & run);
+    bool          score_by_keys(const edgekv_policy & policy, const Run & run);
+    ggml_tensor * before_rope(ggml_context * context, ggml_tensor * keys, const Run & run);
     bool          score_by_attention(const edgekv_policy & policy, const GraphQueries & queries, const Run & run);
     ggml_tensor * largest_of(ggml_context * context, ggml_tensor * weights, ggml_tensor * zeros, ggml_tensor * before);
-    bool          add_norms(uint32_t layer, const ggml_tensor & w_o, uint32_t n_group, size_t listed, int64_t n, bool first);
-    ggml_tensor * rows_of(ggml_context * context, ggml_tensor * all, const Run & run);
+    bool          add_norms(const Run & run, const ggml_tensor & w_o, uint32_t n_group, const Cells & cells, bool first);
+    ggml_tensor * rows_of(ggml_context * context, ggml_tensor * all, const Run & run) { return rows_of(context, all, run, { 0, run.n }, 0); }
+    ggml_tensor * rows_of(ggml_context * context, ggml_tensor * all, const Run & run, const Cells & cells, size_t place);
     ggml_tensor * sharpened(ggml_context * context, ggml_tensor * logits, const GraphQueries & queries, const Run & run, size_t first);
-    ggml_tensor * place_of(ggml_context * context, ggml_tensor * by_cell, const Run & run);
+    ggml_tensor * place_of(ggml_context * context, ggml_tensor * by_cell, const Run & run) { return place_of(context, by_cell, run, { 0, run.n }); }
+    ggml_tensor * place_of(ggml_context * context, ggml_tensor * by_cell, const Run & run, const Cells & cells);
     ggml_tensor * mask_of(ggml_context * context, const Run & run, size_t first, int64_t n_rows);
     ggml_tensor * queries_of(ggml_context * context, const Run & run, size_t first, size_t n_rows, bool turned);
     ggml_tensor * rotated(ggml_context * context, ggml_tensor * rows, size_t place, const Rotation & rotation);
-    ggml_tensor * turned(ggml_context * context, ggml_tensor * rows, ggml_tensor * delta, uint32_t index);
+    ggml_tensor * turned(ggml_context * context, ggml_tensor * rows, ggml_tensor * delta, uint32_t index, bool back = false);
     ggml_tensor * key_diff(ggml_context * context, const edgekv_policy & policy, ggml_tensor * keys);
     ggml_tensor * over_cells(ggml_context * context, ggml_tensor * rows, float scale, ggml_tensor * weights = nullptr);
     ggml_tensor * of_rows(ggml_context * context, ggml_tensor * products);
@@ -135,10 +143,10 @@ class RowGraphs {
     ggml_tensor *           first_;    // (n_listed,) rows that are read
     ggml_tensor *           second_;   // (n_listed,) rows that are written, or by how much they turn
     ggml_tensor *           steps_;    // (n_listed,) 0, 1, 2, ...
-    ggml_tensor *           gains_;    // (n_listed,) of the rows that score
     ggml_tensor *           scores_;   // by cell of the pool
-    ggml_tensor *           before_;   // likewise, how many queries come before each cell, or its weight in a mean
-    ggml_tensor *           factors_;  // (dim / 2, layers of the cache) positions per radian, where keys are turned
+    ggml_tensor *           before_;   // likewise: how many queries come before it, its weight in a mean, or, I32, its RoPE position
+    ggml_tensor *           gains_;    // as many as cells, of the rows that score in every layer
+    ggml_tensor *           factors_;  // (dim / 2, 2 layers of the cache) positions per radian, where keys are turned; then to turn back
     Rotation                of_keys_;  // where keys are turned
     Rotation                of_values_;
     std::vector<Turned>     turned_;   // by layer of the cache

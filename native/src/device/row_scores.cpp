@@ -32,10 +32,15 @@ bool RowGraphs::score_pool(const edgekv_policy & policy, uint32_t n_filled, cons
                       const int32_t * rope_positions, float * scores) {
     const size_t n_rows     = queries.rows.size();
     const bool   by_queries = traits_of(policy).queries;
-    if (!graph_ || n_rows > static_cast<size_t>(first_->ne[0]) || (by_queries && n_rows == 0)) {
+    if (!graph_ || n_rows > static_cast<size_t>(first_->ne[0]) || queries.gains.size() > static_cast<size_t>(gains_->ne[0]) ||
+        (by_queries && n_rows == 0)) {
         return false;
     }
+    if (traits_of(policy).before_rope) {
+        send(before_, rope_positions, ggml_nbytes(before_));
+    }
     if (by_queries) {
+        send(gains_, queries.gains.data(), queries.gains.size() * sizeof(float));
         send(first_, queries.rows.data(), n_rows * sizeof(int32_t));
         send(second_, queries.deltas.data(), n_rows * sizeof(int32_t));
         if (!queries.probed) {
@@ -43,7 +48,7 @@ bool RowGraphs::score_pool(const edgekv_policy & policy, uint32_t n_filled, cons
         }
     }
     return by_run(n_filled, scores, [&](const Run & run) {
-        return by_queries ? score_by_attention(policy, queries, run) : score_by_keys(policy, rope_positions, run);
+        return by_queries ? score_by_attention(policy, queries, run) : score_by_keys(policy, run);
     });
 }
 
@@ -81,35 +86,33 @@ RowGraphs::Run RowGraphs::run_at(uint32_t index, uint32_t begin, uint32_t n_fill
     return { index, begin, end - begin, n };
 }
 
-// Of all keys or values, those of a run's cells, as floats: (dim, n, heads).
-ggml_tensor * RowGraphs::rows_of(ggml_context * context, ggml_tensor * all, const Run & run) {
+// Of all keys or values, those of some of a run's cells, as floats: (dim, n, heads). The first one lies where a tensor may begin.
+ggml_tensor * RowGraphs::rows_of(ggml_context * context, ggml_tensor * all, const Run & run, const Cells & cells, size_t place) {
     const FlatCache::Head & first = first_of(run);
     const size_t            row   = all->nb[1];
-    ggml_tensor *           rows  = ggml_view_3d(context, all, all->ne[0], run.n, run.n_heads, row,
-                                                 row * flat_.n_apart(first, pool_), row * first.first);
-    return graph_->in_place(0, ggml_cast(context, rows, GGML_TYPE_F32));
+    ggml_tensor *           rows  = ggml_view_3d(context, all, all->ne[0], cells.n, run.n_heads, row,
+                                                 row * flat_.n_apart(first, pool_), row * (first.first + cells.begin));
+    return graph_->in_place(place, ggml_cast(context, rows, GGML_TYPE_F32));
 }
 
 // What numbers by cell say of them: (n, heads).
-ggml_tensor * RowGraphs::place_of(ggml_context * context, ggml_tensor * by_cell, const Run & run) {
+ggml_tensor * RowGraphs::place_of(ggml_context * context, ggml_tensor * by_cell, const Run & run, const Cells & cells) {
     const FlatCache::Head & first = first_of(run);
-    return ggml_view_2d(context, by_cell, run.n, run.n_heads, sizeof(float) * flat_.n_own(first), sizeof(float) * first.cell);
+    return ggml_view_2d(context, by_cell, cells.n, run.n_heads, sizeof(float) * flat_.n_own(first),
+                        sizeof(float) * (first.cell + cells.begin));
 }
 
-bool RowGraphs::score_by_keys(const edgekv_policy & policy, const int32_t * rope_positions, const Run & run) {
+bool RowGraphs::score_by_keys(const edgekv_policy & policy, const Run & run) {
     Graph &        graph   = *graph_;
     const bool     undone  = traits_of(policy).before_rope && turned_[run.layer].n_rot > 0;
-    ggml_context * context = graph.begin_section(undone);
+    ggml_context * context = undone && !turned_[run.layer].from_first ? nullptr : graph.begin_section();
     if (context == nullptr) {
         return false;
     }
     ggml_tensor * keys = rows_of(context, pool_.k, run);
     ggml_tensor * scores;
     if (undone) {
-        keys = before_rope(context, keys, rope_positions, run);
-        if (keys == nullptr) {
-            return false;
-        }
+        keys = before_rope(context, keys, run);
     }
     if (policy.base == EDGEKV_BASE_KEYDIFF) {
         scores = key_diff(context, policy, keys);
@@ -121,23 +124,16 @@ bool RowGraphs::score_by_keys(const edgekv_policy & policy, const int32_t * rope
     return true;
 }
 
-// A run's keys (dim, n, heads) as they were before RoPE; NULL where they cannot be turned back.
-ggml_tensor * RowGraphs::before_rope(ggml_context * context, ggml_tensor * keys, const int32_t * rope_positions, const Run & run) {
-    const int64_t n_rows = keys->ne[1] * keys->ne[2];
-    if (!turned_[run.layer].from_first || n_rows > second_->ne[0]) {
-        return nullptr;
-    }
-    const FlatCache::Head & first = first_of(run);
-    std::vector<int32_t>    back(n_rows);
-    for (uint32_t g = 0; g < run.n_heads; ++g) {
-        const int32_t * of_head = rope_positions + first.cell + g * flat_.n_own(first);
-        std::transform(of_head, of_head + run.n, back.begin() + g * run.n, std::negate<>());
-    }
-    send(second_, back.data(), n_rows * sizeof(int32_t));
-
-    ggml_tensor * deltas = ggml_view_1d(context, second_, n_rows, 0);
-    ggml_tensor * rows   = ggml_reshape_3d(context, keys, keys->ne[0], 1, n_rows);
-    rows                 = rotated(context, turned(context, rotated(context, rows, 1, of_keys_), deltas, run.layer), 0, of_keys_);
+// A run's keys (dim, n, heads) as they were before RoPE.
+ggml_tensor * RowGraphs::before_rope(ggml_context * context, ggml_tensor * keys, const Run & run) {
+    const int64_t n_rows    = keys->ne[1] * keys->ne[2];
+    ggml_tensor * rows      = ggml_reshape_3d(context, keys, keys->ne[0], 1, n_rows);
+    ggml_tensor * positions = place_of(context, before_, run);
+    positions->type         = GGML_TYPE_I32;
+    positions               = graph_->small(ggml_cont(context, positions)); // where a device can read from
+    positions               = ggml_reshape_1d(context, positions, n_rows);
+    rows                    = turned(context, rotated(context, rows, 1, of_keys_), positions, run.layer, true);
+    rows                    = rotated(context, rows, 0, of_keys_);
     return ggml_reshape_3d(context, rows, keys->ne[0], keys->ne[1], keys->ne[2]);
 }
 
@@ -159,7 +155,7 @@ bool RowGraphs::score_by_attention(const edgekv_policy & policy, const GraphQuer
     for (size_t first = 0; first < n_rows; first += n_once) {
         const size_t   n_now   = std::min(n_once, n_rows - first);
         Graph &        graph   = *graph_;
-        ggml_context * context = graph.begin_section(!queries.gains.empty());
+        ggml_context * context = graph.begin_section();
         if (context == nullptr) {
             return false;
         }
@@ -231,8 +227,7 @@ ggml_tensor * RowGraphs::sharpened(ggml_context * context, ggml_tensor * product
     if (queries.gains.empty()) {
         return ggml_scale_inplace(context, products, flat_.attention(flat_.layers()[run.layer].il).scale);
     }
-    const size_t n = queries.rows.size();
-    send(gains_, &queries.gains[run.layer * n], n * sizeof(float));
+    first += run.layer * queries.rows.size(); // of all layers' rows
     ggml_tensor * gains = ggml_view_2d(context, gains_, 1, products->ne[1], sizeof(float), first * sizeof(float));
     return ggml_mul_inplace(context, products, gains);
 }

@@ -42,34 +42,30 @@ bool RowGraphs::measure(uint32_t n_filled, float * by_cell) {
     });
 }
 
-bool RowGraphs::norms(uint32_t index, const std::vector<WeightRows> & projections, const std::vector<int32_t> & rows, float * norms) {
-    const FlatCache::Layer & layer = flat_.layers()[index];
-    const size_t             n     = rows.size() / layer.n_head_kv;
-    if (!graph_ || rows.size() > n_listed()) {
-        return false;
-    }
-    send(first_, rows.data(), rows.size() * sizeof(int32_t));
-    graph_->begin();
-    for (size_t reader = 0; reader < projections.size(); ++reader) {
-        const ggml_tensor * w_o = projections[reader].on(graph_->backend());
-        for (size_t begin = 0; begin < n; begin += n_values) {
-            const auto n_few = static_cast<int64_t>(std::min(n_values, n - begin));
-            if (w_o == nullptr || !add_norms(index, *w_o, layer.readers[reader].n_group, begin * layer.n_head_kv, n_few, reader == 0)) {
-                return false;
+bool RowGraphs::norms(uint32_t n_filled, const std::vector<const std::vector<WeightRows> *> & projections,
+                      const std::vector<uint32_t> & first_cells, float * norms) {
+    return graph_ && by_run(n_filled, norms, [&](const Run & run) {
+        const FlatCache::Layer & layer = flat_.layers()[run.layer];
+        const auto               first = first_cells.begin() + layer.first_head + run.begin;
+        const size_t             row   = pool_.v->nb[1];
+        const auto               step  = static_cast<uint32_t>(Graph::alignment / std::gcd(Graph::alignment, row)); // rows to where a tensor may begin
+        for (uint32_t begin = *std::min_element(first, first + run.n_heads) / step * step; begin < run.n; begin += n_normed) {
+            const Cells cells = { begin, std::min(n_normed, run.n - begin) };
+            for (size_t reader = 0; reader < layer.readers.size(); ++reader) {
+                const ggml_tensor * w_o = (*projections[run.layer])[reader].on(graph_->backend());
+                if (w_o == nullptr || !add_norms(run, *w_o, layer.readers[reader].n_group, cells, reader == 0)) {
+                    return false;
+                }
             }
         }
-    }
-    if (!graph_->compute_if_supported()) {
-        return false;
-    }
-    take(norms, rows.size());
-    return true;
+        return true;
+    });
 }
 
-// Those of n listed rows of each head, from one of the list on, by one W_O, a few of its outputs at a time; added to what is there, but
-// for the first W_O.
-bool RowGraphs::add_norms(uint32_t index, const ggml_tensor & w_o, uint32_t n_group, size_t listed, int64_t n, bool first) {
-    const int64_t n_head_kv = flat_.layers()[index].n_head_kv;
+// Those of some cells by one W_O, a few of its outputs at a time; added to what is there, but for the first W_O.
+bool RowGraphs::add_norms(const Run & run, const ggml_tensor & w_o, uint32_t n_group, const Cells & cells, bool first) {
+    const int64_t n         = cells.n;
+    const int64_t n_head_kv = run.n_heads;
     const int64_t n_head    = n_head_kv * n_group;
     const int64_t dim       = pool_.v->ne[0];
     const int64_t n_columns = w_o.ne[0];
@@ -80,7 +76,7 @@ bool RowGraphs::add_norms(uint32_t index, const ggml_tensor & w_o, uint32_t n_gr
     const int64_t step   = Graph::alignment / std::gcd(static_cast<int64_t>(Graph::alignment), row);
     const auto    room   = static_cast<int64_t>(place_bytes(flat_, number_) / sizeof(float)); // of a place, in floats
     const int64_t n_once = room / std::max(n_columns, n * n_head) / step * step;
-    if (n_once == 0 || dim * n * n_head_kv > room) {
+    if (n_once == 0) {
         return false;
     }
     for (int64_t begin = 0; begin < n_outputs; begin += n_once) {
@@ -90,16 +86,14 @@ bool RowGraphs::add_norms(uint32_t index, const ggml_tensor & w_o, uint32_t n_gr
         if (context == nullptr) {
             return false;
         }
-        const bool    rotates = of_values_.run > 0;
-        ggml_tensor * list    = ggml_view_1d(context, first_, n * n_head_kv, listed * sizeof(int32_t));
-        ggml_tensor * values  = graph.in_place(rotates ? 1 : 0, ggml_get_rows(context, pool_.v, list));
-        values                = ggml_reshape_3d(context, values, dim, n, n_head_kv);
-        values                = rotated(context, values, 0, of_values_);
+        ggml_tensor * values = rows_of(context, pool_.v, run, cells, of_values_.run > 0 ? 1 : 0);
+        values               = rotated(context, values, 0, of_values_);
         graph.add(values);
 
         ggml_tensor * weights = ggml_view_2d(context, const_cast<ggml_tensor *>(&w_o), n_columns, n_now, row, begin * row);
         weights               = graph.in_place(1, ggml_cast(context, weights, GGML_TYPE_F32));
-        weights               = ggml_reshape_3d(context, weights, dim, n_head, n_now);
+        weights               = ggml_view_3d(context, weights, dim, n_head, n_now, dim * sizeof(float), n_columns * sizeof(float),
+                                             run.begin * n_group * dim * sizeof(float));
         weights               = ggml_permute(context, weights, 0, 2, 1, 3);
         weights               = graph.in_place(2, ggml_cont(context, weights)); // (dim, outputs, query heads)
 
@@ -110,8 +104,8 @@ bool RowGraphs::add_norms(uint32_t index, const ggml_tensor & w_o, uint32_t n_gr
         outputs            = ggml_transpose(context, outputs);
         ggml_tensor * sums = of_rows(context, graph.in_place(2, ggml_cont(context, outputs))); // (n, n_head_kv)
 
-        ggml_tensor * all = ggml_view_2d(context, scores_, n, n_head_kv, n * sizeof(float), listed * sizeof(float));
-        graph.add(first && begin == 0 ? ggml_cpy(context, sums, all) : ggml_add_inplace(context, all, sums));
+        ggml_tensor * place = place_of(context, scores_, run, cells);
+        graph.add(first && begin == 0 ? ggml_cpy(context, sums, place) : ggml_add_inplace(context, place, sums));
     }
     return true;
 }

@@ -122,35 +122,34 @@ void Devices::measure_values(Scratch & scratch) {
     }
 }
 
-// Those of the n newest values, by the backend that holds them: how many it did, the newest first.
-size_t Devices::norms(uint32_t il, size_t n, Scratch & scratch) {
-    const edgekv_layer & layer  = layers_[il];
-    RowGraphs *          graphs = of(layer);
-    if (graphs == nullptr || layer.is_latent()) {
-        return 0;
+// Have graphs write norm1(V W_O) of new values, so that only the norms come here.
+void Devices::norm_values() {
+    std::fill(normed_.begin(), normed_.end(), uint8_t(0));
+    for (size_t p = 0; policy_.critical && p < work_.graphs.size(); ++p) {
+        const bool latent = flat_.pools()[p].v == flat_.pools()[p].k; // of which every query head makes values of its own
+        normed_[p]        = work_.graphs[p] && !latent && norm_pool(p);
     }
-    const size_t n_room = std::min(graphs->n_listed(), scratch.wo_values.size()) / layer.n_head_kv;
-    float *      norms  = scratch.wo_values.data();
-    for (size_t first = 0; first < n; first += n_room) {
-        const size_t n_now  = std::min(n_room, n - first);
-        const auto   listed = [&](auto f) { // f(head, place in the list, cell): a few values of every head, then the next ones
-            for (size_t i = 0; i < n_now; i += RowGraphs::n_values) {
-                const size_t n_few = std::min(RowGraphs::n_values, n_now - i);
-                for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
-                    each_new(cache_.cells(il, g), first + i, n_few, [&](size_t j, uint32_t cell) {
-                        f(g, i * layer.n_head_kv + g * n_few + j, cell);
-                    });
-                }
-            }
-        };
-        std::vector<int32_t> rows(n_now * layer.n_head_kv, static_cast<int32_t>(cache_.head_of(il, 0).first)); // of no cell, any row
-        listed([&](uint32_t g, size_t place, uint32_t cell) { rows[place] = static_cast<int32_t>(cache_.head_of(il, g).first + cell); });
-        if (rows.empty() || !graphs->norms(il, layer.projections, rows, norms)) {
-            return first;
-        }
-        listed([&](uint32_t g, size_t place, uint32_t cell) {
-            cache_.work(il, g).new_norm[cell] = norms[place] / static_cast<float>(layer.n_group);
+}
+
+bool Devices::norm_pool(size_t pool) {
+    const size_t          n_new = cache_.n_past - cache_.normed_;
+    std::vector<uint32_t> first_cells(flat_.n_heads());
+    each_head_of(layers_, pool, [&](uint32_t il, uint32_t g) {
+        const HeadView head  = cache_.cells(il, g);
+        uint32_t &     first = first_cells[layers_[il].first_head + g];
+        first                = head.n;
+        each_new(head, 0, n_new, [&](size_t, uint32_t cell) { first = std::min(first, cell); });
+    });
+    std::vector<const std::vector<WeightRows> *> projections;
+    std::transform(layers_.begin(), layers_.end(), std::back_inserter(projections), [](const auto & layer) { return &layer.projections; });
+    if (!work_.graphs[pool]->norms(cache_.n_filled_, projections, first_cells, work_.cells.at(flat_.pools()[pool].offset).of_value)) {
+        return false;
+    }
+    each_head_of(layers_, pool, [&](uint32_t il, uint32_t g) {
+        const HeadWork found = cache_.work(il, g);
+        each_new(cache_.cells(il, g), 0, n_new, [&](size_t, uint32_t cell) {
+            found.new_norm[cell] = found.of_value[cell] / static_cast<float>(layers_[il].n_group);
         });
-    }
-    return n;
+    });
+    return true;
 }

@@ -156,6 +156,7 @@ void Compaction::score_by(const QueryRows & rows) {
 
 void Compaction::choose_all() {
     divide_heads();
+    devices_.norm_values();
     if (policy_.critical) {
         on_layers([&](uint32_t il, Scratch & scratch) { update_wo_norms(il, scratch); });
     }

@@ -7,7 +7,7 @@ namespace edgekv {
 
 Devices::Devices(const edgekv_cache & cache, const edgekv_policy & policy, const Traits & traits, bool probed) :
     cache_(cache), layers_(cache.layers_), flat_(cache.flat_), work_(cache.workspace()), policy_(policy), traits_(traits), probed_(probed),
-    scored_(flat_.pools().size()), valued_(flat_.pools().size()), staged_(layers_.size()) {}
+    scored_(flat_.pools().size()), valued_(flat_.pools().size()), normed_(flat_.pools().size()), staged_(layers_.size()) {}
 
 void Devices::begin() {
     work_.copy_k.n_bytes = work_.copy_v.n_bytes = work_.copy_queries.n_bytes = 0;

@@ -56,8 +56,8 @@ class Devices {
     void measure_values(Scratch & scratch); // how far values are from their mean, as CAOTE does; a heavy one from the mean of the others
     bool has_valued(size_t pool) const { return valued_[pool] != 0; } // whether it made of values what this step reads
 
-    // Write norm1(V W_O) of the n newest values of a layer's heads: how many of them, the newest first.
-    size_t norms(uint32_t layer, size_t n, Scratch & scratch);
+    void norm_values(); // norm1(V W_O) of those that have none
+    bool has_normed(size_t pool) const { return normed_[pool] != 0; }
 
     uint64_t crossed_bytes() const; // copied between the host and where the rows lie
     uint32_t n_staged() const;      // layers whose rows crossed to the host
@@ -66,6 +66,7 @@ class Devices {
     bool                 copies(const edgekv_layer & layer) const;
     void                 add_gains(const std::vector<int32_t> & positions, const std::vector<uint32_t> & layer_budgets,
                                    GraphQueries & queries) const;
+    bool                 norm_pool(size_t pool);
     std::vector<float *> write_means(size_t pool, bool without_heavy, Scratch & scratch) const;
 
     const edgekv_cache &              cache_;
@@ -77,6 +78,7 @@ class Devices {
     const bool                        probed_;  // queries are the last probe's
     std::vector<uint8_t>              scored_;  // by pool
     std::vector<uint8_t>              valued_;  // by pool
+    std::vector<uint8_t>              normed_;  // by pool
     std::vector<uint8_t>              staged_;  // by layer
     std::optional<HostRows>           queries_; // of a layer, by the rows that score now, where they are copied
     uint32_t                          queries_layer_ = 0;

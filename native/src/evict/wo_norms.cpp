@@ -8,13 +8,16 @@ using namespace edgekv;
 
 // The newest tokens are the last of every head's order; where some are gone, older ones are done again.
 void Compaction::update_wo_norms(uint32_t il, Scratch & scratch) {
+    if (devices_.has_normed(layers_[il].pool)) {
+        return;
+    }
     const size_t n_new = cache_.n_past - cache_.normed_;
     uint32_t     most  = 0;
     for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
         most = std::max(most, cache_.cells(il, g).n);
     }
     const size_t n = std::min<size_t>(n_new, most);
-    for (size_t first = devices_.norms(il, n, scratch); first < n; first += WoNorm::n_at_once) {
+    for (size_t first = 0; first < n; first += WoNorm::n_at_once) {
         norms_by_host(il, first, std::min(WoNorm::n_at_once, n_new - first), scratch);
     }
 }
