@@ -15,7 +15,8 @@ and half of it with q4_0.
 On a device ggml attends by itself. Its processor backend rounds queries, and sums values in f16, cell by cell. The
 transformer does so too (`rounded_from`). So quantised caches have the host's limit there. Single tokens over f16 may be
 off by twice what such sums are, once for the device's and once for the transformer's, whose order of cells is another.
-Other backends may round less.
+Other backends may round less. CUDA's attention multiplies in f16. With products in f16 lavapipe was at most 2.0e-2 off,
+and twice that is the bound over f16 there. A value of q4_0 may differ by u = 2^-9; q8_0 has the host's limit.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ BLOCK = 64
 
 PREFILL = 5e-3
 DECODE = 1e-2
+IN_F16 = 4e-2
 OF_ROUNDING = {kv_type: np.sqrt(24 * 2**-11 / (2.4 / steps)) for kv_type, steps in (("q8_0", 127), ("q4_0", 8))}
 WRONG = 1.0  # a wrong set for one head of one layer gives at least this
 
@@ -70,12 +72,14 @@ def assert_exact(path, tokens, run, n_read, prefill, decoded, kv_type, least=WRO
     expected = rounded = logits(visible, kv_type)
     if run.runtime.plan.device_bytes > 0:
         rounded = logits(visible, kv_type, rounded_from=n_read if kv_type == "f16" else 0)
+    in_f16 = any(share.name.startswith("CUDA") for share in run.runtime.plan.devices)
     if kv_type == "f16":
-        assert error(prefill, expected[0]) < PREFILL
+        assert error(prefill, expected[0]) < (IN_F16 if in_f16 else PREFILL)
         by_sums = max(map(error, rounded[1:], expected[1:]))
-        assert max(map(error, decoded, expected[1:])) < DECODE + 2 * by_sums
+        assert max(map(error, decoded, expected[1:])) < (IN_F16 if in_f16 else DECODE) + 2 * by_sums
     else:
         limit = OF_ROUNDING[kv_type] * distance(expected, logits(visible, "exact"))
+        limit *= 2 if in_f16 and kv_type == "q4_0" else 1
         assert min(distance([prefill, *decoded], each) for each in (expected, rounded)) < limit
 
     wrong = visible.copy()
