@@ -31,7 +31,7 @@ MeasureHeads = Annotated[
 
 # options that say where a model lies and who computes
 PLACES = (
-    *("memory", "device_memory", "threads", "repack", "mmap", "resident"),
+    *("memory", "device_memory", "gpu_context", "threads", "repack", "mmap", "resident"),
     *("gpu_layers", "rpc", "rpc_timeout", "tensor_split"),
 )
 

@@ -23,7 +23,7 @@ from .render import loading, say
 # sections of a command's help, with the options of `common` in them
 SECTIONS = {
     "Model": ("model", "chat_template", "thinking"),
-    "Memory": ("memory", "device_memory", "budget", "block", "kv_type", "repack", "mmap", "resident"),
+    "Memory": ("memory", "device_memory", "gpu_context", "budget", "block", "kv_type", "repack", "mmap", "resident"),
     "What is kept": ("policy", "focus", "focus_policy", "archive", "reposition", "allow_beyond_trained"),
     "Speed and devices": (
         "threads",
@@ -91,6 +91,10 @@ def common(
             metavar="[NAME=]SIZE,...", help="Memory ceiling of a GPU or an RPC server's device; of several, by name."
         ),
     ] = None,
+    gpu_context: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="What the driver takes of each GPU beside that. Default: 524MiB with CUDA."),
+    ] = None,
     policy: Annotated[
         str | None,
         typer.Option(
@@ -104,7 +108,7 @@ def common(
     ] = None,
     block: Annotated[
         int | None,
-        typer.Option(help="Tokens fed between two evictions. Default: 32 to 512, as the cells allow (`edgekv plan`)."),
+        typer.Option(help="Tokens fed between two evictions. Default: 32 to 1024, as the cells allow (`edgekv plan`)."),
     ] = None,
     kv_type: Annotated[
         str | None,

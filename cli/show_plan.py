@@ -86,11 +86,11 @@ def _parts(made: edgekv.Plan) -> Table:
 
 def _devices(made: edgekv.Plan) -> Table:
     """Return the table of devices: memory planned on each, and its limit."""
-    sizes = ("layers", "weights", "kv", "compute", "scoring", "serving", "planned", "may be")
+    sizes = ("layers", "weights", "kv", "compute", "scoring", "serving", "context", "planned", "may be")
     table = Table("device", *(Column(name, justify="right") for name in sizes))
     for share in made.devices:
         layers = f"{share.layers} + output" if share.output else f"{share.layers}"
-        parts = (share.weights, share.kv, share.compute, share.scoring, share.serving, share.total)
+        parts = (share.weights, share.kv, share.compute, share.scoring, share.serving, share.context, share.total)
         allowed = "-" if share.allowed_bytes is None else format_size(share.allowed_bytes)
         table.add_row(escape(str(share)), layers, *map(format_size, parts), allowed)
     return table

@@ -22,6 +22,7 @@ MOST_CELLS = 1 << 30  # the largest budget
 REPOSITION = ("auto", "always", "never")
 MOST_BLOCK = 4096  # tokens
 UBATCH = 128  # tokens; larger ones read no faster, and their activations take memory
+GPU_UBATCH = 512  # the same on a GPU of this machine
 PROMPT_LOOKUP = ("auto", "on", "off")
 SWAP_FULL = ("refuse", "evict")
 MOST_THREADS = 512  # GGML_MAX_N_THREADS
@@ -89,10 +90,12 @@ class Options:
         free
     device_memory: ceiling of what lies on the one device, bytes or a size; or ceilings of devices by name, as a mapping
         or "RPC0=2GiB,RPC1=1GiB"; None = no ceiling, or of a server's device what it has free
+    gpu_context: what a driver takes of each GPU of this machine beside all buffers, bytes or a size; None = 524 MiB of
+        an NVIDIA GPU, as measured on an H200, and nothing of others
     policy: spec or Policy that scores the cells; None = "keydiff", or what `Runtime` and `plan` choose for the model
     budget: cells that each (layer, KV head) keeps; None = as many as fit the ceiling
     block: tokens fed between two compactions, and the spare cells that take them
-    ubatch: tokens decoded at once, at most a block; None = a block, but without a GPU of this machine at most 128
+    ubatch: tokens decoded at once, at most a block; None = at most 128, on a GPU of this machine 512
     kv_type: "f16", "q8_0" or "q4_0"
     threads: None = one for every processor
     parallel: sessions that share each step, each with cells of its own; the others are swapped out
@@ -136,6 +139,7 @@ class Options:
 
     memory: int | str = DEFAULT_MEMORY
     device_memory: int | str | Mapping[str, int | str] | None = None
+    gpu_context: int | str | None = None
     policy: str | Policy | None = None
     budget: int | None = None
     block: int = 128
@@ -172,6 +176,7 @@ class Options:
     ceiling_bytes: int = field(init=False)
     device_ceiling_bytes: int | None = field(init=False)
     device_ceilings: tuple[tuple[str, int], ...] = field(init=False)
+    gpu_context_bytes: int | None = field(init=False)
     servers: tuple[Server, ...] = field(init=False)
     split: tuple[float, ...] | None = field(init=False)
     parsed_policy: Policy = field(init=False)
@@ -194,6 +199,7 @@ class Options:
         object.__setattr__(self, "ceiling_bytes", parse_ceiling(self.memory))
         object.__setattr__(self, "device_ceiling_bytes", device_ceiling)
         object.__setattr__(self, "device_ceilings", ceilings)
+        object.__setattr__(self, "gpu_context_bytes", size_or_none(self.gpu_context))
         object.__setattr__(self, "servers", self._servers())
         object.__setattr__(self, "rpc", ",".join(map(str, self.servers)) or None)
         object.__setattr__(self, "resident", _share(self.resident))
@@ -410,7 +416,12 @@ class Options:
         """Tokens decoded at once."""
         if self.ubatch is not None:
             return self.ubatch
-        return self.block if self.gpu_layers and not self.rpc else min(self.block, UBATCH)
+        return min(self.block, self.most_ubatch)
+
+    @property
+    def most_ubatch(self) -> int:
+        """The most tokens that are decoded at once, however long a block is."""
+        return self.ubatch or (GPU_UBATCH if self.gpu_layers and not self.rpc else UBATCH)
 
     @property
     def n_draft(self) -> int:

@@ -33,7 +33,7 @@ from . import structs
 
 __all__ = ["bindings", "call", "error_of", "library_path", "load"]
 
-ABI_VERSION = 25
+ABI_VERSION = 26
 ERR_SIZE = 2048
 
 

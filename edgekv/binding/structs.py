@@ -77,7 +77,8 @@ class DeviceShare(Struct):
     _fields_ = (
         ("name", c.c_char * 64),
         *_members(c.c_uint32, "n_layers has_output"),
-        *_members(c.c_uint64, "weight_bytes kv_bytes compute_bytes scoring_bytes state_bytes serving_bytes"),
+        *_members(c.c_uint64, "weight_bytes kv_bytes compute_bytes scoring_bytes"),
+        *_members(c.c_uint64, "state_bytes serving_bytes context_bytes"),
     )
 
 
@@ -268,6 +269,7 @@ class Choice(Input):
         *_members(c.c_int32, "kv_type repack n_streamed"),
         *_members(c.c_uint32, "n_layers n_probe n_ctx_train"),
         *_members(c.c_int32, "ragged repositions"),
+        ("n_ubatch", c.c_uint32),
     )
 
 
@@ -277,7 +279,7 @@ Scratch = c.CFUNCTYPE(c.c_uint64, c.c_void_p, c.POINTER(Shape))
 class DeviceLimit(Input):
     """struct edgekv_device_limit"""
 
-    _fields_ = (_SIZE, ("name", c.c_char_p), *_members(c.c_uint64, "allowed_bytes serving_bytes"))
+    _fields_ = (_SIZE, ("name", c.c_char_p), *_members(c.c_uint64, "allowed_bytes serving_bytes context_bytes"))
 
 
 class PlanRequest(Input):

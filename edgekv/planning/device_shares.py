@@ -11,6 +11,8 @@ from edgekv.binding.ggml_devices import add_server
 from edgekv.errors import ConfigError
 from edgekv.options import Options
 
+CUDA_CONTEXT_BYTES = 524 << 20  # measured once: an H200, driver 580.159, CUDA 13.0
+
 
 class RemoteDevice(NamedTuple):
     """A device of a server, and the bytes that it had free when it was asked.
@@ -33,6 +35,7 @@ class DeviceShare:
     output: the output matrix lies there, too
     weights, kv: of these layers; compute: graph buffers; scoring: what scoring and moving take there, and queries
     serving: bytes that the server holds besides while it computes
+    context: bytes that the driver of a GPU of this machine takes there besides
     states: of kv, sliding windows and recurrent states
     ceiling_bytes: None = it was given none
     free_bytes: bytes that a server's device had free before; None = it was not asked
@@ -47,6 +50,7 @@ class DeviceShare:
     compute: int
     scoring: int
     serving: int
+    context: int = 0
     states: int = 0
     ceiling_bytes: int | None = None
     free_bytes: int | None = None
@@ -54,7 +58,7 @@ class DeviceShare:
     @property
     def total(self) -> int:
         """Sum of all parts."""
-        return self.weights + self.kv + self.compute + self.scoring + self.serving
+        return self.weights + self.kv + self.compute + self.scoring + self.serving + self.context
 
     @property
     def allowed_bytes(self) -> int | None:
@@ -102,8 +106,18 @@ def share_of(usage: structs.DeviceShare, remotes: Sequence[RemoteDevice]) -> Dev
         compute=usage.compute_bytes,
         scoring=usage.scoring_bytes,
         serving=usage.serving_bytes,
+        context=usage.context_bytes,
         states=usage.state_bytes,
     )
+
+
+def context_bytes(share: DeviceShare, options: Options) -> int:
+    """Return the bytes that a driver takes of a GPU of this machine beside all buffers."""
+    if share.address:
+        return 0
+    if options.gpu_context_bytes is not None:
+        return options.gpu_context_bytes
+    return CUDA_CONTEXT_BYTES if share.name.startswith("CUDA") else 0
 
 
 def limited(

@@ -164,8 +164,8 @@ class Estimator:
             vocabulary_bytes=self._measured.vocabulary,
             graph_bytes=self._measured.graph,
         )
-        if self._handle and (options.device_memory is not None or self._remotes):
-            native.limit(limited(self._shares(native, None), options, self._remotes), SERVING_BYTES)
+        if self._handle and (options.device_memory is not None or options.gpu_layers or self._remotes):
+            native.limit(limited(self._shares(native, None), options, self._remotes), options, SERVING_BYTES)
         return native
 
     def _check(self, options: Options) -> structs.Shape:

@@ -12,11 +12,11 @@ from edgekv.binding import library, structs
 from edgekv.binding.callback import Callback
 from edgekv.binding.policy import NativePolicy
 from edgekv.memory.raw_files import CHUNK_BYTES
-from edgekv.options import DRAFT_TOKENS, KV_TYPES, MOST_BLOCK, MOST_DEVICES, REPLAY_TOKENS, REPOSITION, UBATCH, Options
+from edgekv.options import DRAFT_TOKENS, KV_TYPES, MOST_DEVICES, REPLAY_TOKENS, REPOSITION, Options
 from edgekv.policies import Policy
 
 from .choice import Request
-from .device_shares import DeviceShare
+from .device_shares import DeviceShare, context_bytes
 
 NO_LIMIT = GIVE_UP = (1 << 64) - 1  # UINT64_MAX
 REPOSITIONS = dict(zip(REPOSITION, (1, 2, 0), strict=True))
@@ -49,7 +49,7 @@ class NativeRequest:
             repack=-1 if request.repacks else options.repack,
             n_streamed=-1 if "resident" in request.open and options.may_stream else options.n_streamed(n_layers),
             maps=bool(options.mmap),
-            n_ubatch=options.ubatch or (MOST_BLOCK if options.gpu_layers and not options.rpc else UBATCH),
+            n_ubatch=options.most_ubatch,
             n_draft=DRAFT_TOKENS if options.prompt_lookup == "on" else 0,
             n_slots=options.parallel,
             n_threads=options.n_threads,
@@ -68,13 +68,14 @@ class NativeRequest:
             self.fields.scratch = self._scratch.native
             self.fields.scratch_data = hash(tuple(policy.spec for policy in options.policies)) & 0xFFFF_FFFF
 
-    def limit(self, shares: Sequence[DeviceShare], serving_bytes: int) -> None:
+    def limit(self, shares: Sequence[DeviceShare], options: Options, serving_bytes: int) -> None:
         """Name the limits of devices. serving_bytes: what a server holds beside its buffers and workspace"""
         limits = [
             structs.DeviceLimit(
                 share.name.encode(),
                 NO_LIMIT if share.allowed_bytes is None else share.allowed_bytes,
                 serving_bytes if share.address else 0,
+                context_bytes(share, options),
             )
             for share in shares
         ]

@@ -600,6 +600,7 @@ struct edgekv_choice {
     uint32_t n_ctx_train;  // the model's trained context, in tokens
     int32_t  ragged;       // nonzero: heads may keep different numbers of cells
     int32_t  repositions;  // nonzero: keys may be turned to other RoPE positions
+    uint32_t n_ubatch;     // tokens that are decoded at once, at most; above 128 longer blocks are chosen from
 };
 
 EDGEKV_DEFAULT(edgekv_choice)
@@ -648,6 +649,7 @@ struct edgekv_device_limit {
     const char * name;          // ggml's, such as "CUDA0" or "RPC0"
     uint64_t     allowed_bytes; // UINT64_MAX = any number
     uint64_t     serving_bytes; // of a server that lends the device: what it holds beside buffers and edgekv's workspace; 0 = there is none
+    uint64_t     context_bytes; // what the device's driver takes there for this process, beside all buffers
 };
 
 EDGEKV_DEFAULT(edgekv_device_limit) // any number of bytes
@@ -679,7 +681,7 @@ struct edgekv_plan_request {
     int32_t  repack;       // 0, 1, or -1 = chosen
     int32_t  n_streamed;   // layers, or -1 = chosen: the fewest
     int32_t  maps;         // nonzero: all weights are mapped, tables of embeddings too
-    uint32_t n_ubatch;     // tokens that are decoded at once, at most: 128
+    uint32_t n_ubatch;     // tokens that are decoded at once, at most: 128. If they are more, blocks of as many or twice as many are tried first
     uint32_t n_draft;      // tokens that are decoded before they are accepted
     uint32_t n_slots;      // sequences that share steps: 1
     uint32_t n_threads;    // 0 = one for every processor

@@ -22,6 +22,7 @@ struct edgekv_device_usage {
     uint64_t scoring_bytes; // what an open cache holds there: queries, copies of states, and the graphs that score and move rows
     uint64_t state_bytes;   // of kv_bytes, sliding windows and recurrent states
     uint64_t serving_bytes; // what the server that lends it holds besides while it computes; only a planner knows
+    uint64_t context_bytes; // what its driver takes there besides; likewise
 };
 
 // The usage of all devices that layers were assigned to, in this order; of those without layers, too.

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,7 @@ SELECTED = [
     "test_exactness.py::test_logits_equal_a_transformer_that_masks_the_same_triples[llama-q8_0]",
     "test_reposition.py::test_always_and_never",  # its heads are shorter than the runs that attention reads
     "test_lent_device.py::test_the_cache_lies_on_the_device",
+    "test_lent_device.py::test_a_plan_counts_what_a_driver_takes_of_a_device",
     "test_lent_device.py::test_heads_begin_where_the_device_can_read[q8_0]",
     "test_lent_device.py::test_layers_here_and_there[keydiff-f16]",
     "test_lent_device.py::test_layers_here_and_there[keydiff+ada-q8_0]",
@@ -85,6 +87,20 @@ def test_the_cache_lies_on_the_device(tiny_model, device):
         assert share.scoring == scoring > 0
         assert share.total == context.memory().device_bytes + scoring
         assert (share.layers, share.output) == (2, True)
+
+
+def test_a_plan_counts_what_a_driver_takes_of_a_device(tiny_model, device):
+    if device == "host":
+        pytest.skip("run by test_some_tests_run_over_rpc, with --device rpc")
+    path = tiny_model(n_layer=2)
+    setting = {"memory": "4GiB", "budget": 64, "block": 32, "gpu_layers": 3}
+    (without,), (with_context,) = (
+        edgekv.plan(path, gpu_context=n_bytes, **setting).devices for n_bytes in (None, "8MiB")
+    )
+    assert with_context == replace(without, context=8 << 20)
+    assert edgekv.plan(path, gpu_context="8MiB", device_memory=with_context.total, **setting).fits
+    with pytest.raises(edgekv.CeilingError, match="does not hold"):
+        edgekv.plan(path, gpu_context="8MiB", device_memory=with_context.total - 1, **setting)
 
 
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0"])

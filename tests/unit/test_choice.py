@@ -13,7 +13,7 @@ import edgekv
 from edgekv.binding import structs
 from edgekv.errors import CeilingError, ConfigError
 from edgekv.models.head_shares import HeadShares, path_beside
-from edgekv.options import KV_TYPES, Options
+from edgekv.options import GPU_UBATCH, KV_TYPES, Options
 from edgekv.planning import planner
 from edgekv.planning.choice import MOST_DIVIDED, Request
 from edgekv.planning.estimate import Refusal
@@ -88,6 +88,7 @@ def test_f16_where_it_holds_as_much_of_the_trained_context():
         (400, {"n_layers": 1}, {"kv_type": "f16"}),
         (400, {"to_repack": TO_REPACK}, {"reposition": "never", "evict_every": 64}),
         (400, {"n_layers": 10}, {"block": 64}),
+        (400, {}, {"gpu_layers": 9}),
     ],
     ids=str,
 )
@@ -127,6 +128,20 @@ def test_blocks_are_longer_where_a_probe_follows_each_and_cells_abound():
     assert chosen(memory, short)[1:] == (LONG_BLOCK, ENOUGH_CELLS)
     short = Estimates(n_ctx_train=ENOUGH_CELLS + LONG_BLOCK + 63)  # has no positions for them
     assert chosen(memory, short)[1:] == (128, short.n_ctx_train - 128 - 64)
+
+
+def test_blocks_are_longer_where_a_gpu_decodes_more_tokens_at_once():
+    gpu = {"gpu_layers": 9, "focus": False}
+    once, twice = GPU_UBATCH, 2 * GPU_UBATCH
+    assert chosen(bytes_for(3000, "q8_0", twice), **gpu) == ("q8_0", twice, 3000)
+    assert chosen(bytes_for(ENOUGH_CELLS, "q8_0", twice) - 1, **gpu) == ("q8_0", once, ENOUGH_CELLS)
+    assert chosen(bytes_for(ENOUGH_CELLS, "q8_0", once) - 1, **gpu) == ("q8_0", 128, ENOUGH_CELLS)
+    assert chosen(bytes_for(64, block=twice), budget=64, **gpu) == ("f16", twice, 64)
+    assert chosen(bytes_for(64, block=twice), budget=64, block=32, **gpu) == ("f16", 32, 64)
+    short = Estimates(n_ctx_train=ENOUGH_CELLS + once)  # has no positions for the longest
+    assert chosen("1GiB", short, **gpu) == ("f16", once, ENOUGH_CELLS)
+    assert chosen("1GiB", budget=64, gpu_layers=9, ubatch=128)[1] == 128
+    assert chosen("1GiB", budget=64, gpu_layers=9, rpc="127.0.0.1:50052", isolated=True)[1] == 128
 
 
 def test_a_block_that_is_replayed_has_positions_and_is_not_longer():

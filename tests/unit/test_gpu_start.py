@@ -6,6 +6,7 @@ import edgekv
 from edgekv.binding import ggml_devices
 from edgekv.options import Options
 from edgekv.planning import estimate, planner
+from edgekv.planning.device_shares import CUDA_CONTEXT_BYTES, DeviceShare, context_bytes
 
 MIB = 1 << 20
 
@@ -51,5 +52,20 @@ def test_a_plan_counts_what_a_gpu_takes_of_the_host(tiny_model, monkeypatch):
     ],
     ids=["processor", "gpu", "server", "named"],
 )
-def test_a_gpu_decodes_a_block_at_once(options, tokens):
-    assert Options(block=512, **options).n_ubatch == tokens
+def test_a_gpu_decodes_more_tokens_at_once(options, tokens):
+    assert Options(block=1024, **options).n_ubatch == tokens
+
+
+@pytest.mark.parametrize(
+    ("name", "address", "options", "expected"),
+    [
+        ("CUDA0", "", {}, CUDA_CONTEXT_BYTES),
+        ("Vulkan0", "", {}, 0),
+        ("Vulkan0", "", {"gpu_context": "8MiB"}, 8 * MIB),
+        ("CUDA0", "", {"gpu_context": 1}, 1),
+        ("RPC0", "10.0.0.2:50052", {"gpu_context": "8MiB"}, 0),
+    ],
+)
+def test_the_context_of_a_driver_is_that_of_a_gpu_here(name, address, options, expected):
+    share = DeviceShare(name, address, layers=1, output=False, weights=0, kv=0, compute=0, scoring=0, serving=0)
+    assert context_bytes(share, Options(**options)) == expected

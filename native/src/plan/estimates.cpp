@@ -94,7 +94,7 @@ OnDevices on_devices(const edgekv_plan_request & request, const std::vector<edge
         const edgekv_device_limit * limit = limit_of(request, device);
         if (limit != nullptr && limit->allowed_bytes != UINT64_MAX) {
             const int64_t left = static_cast<int64_t>(limit->allowed_bytes) - static_cast<int64_t>(device.weight_bytes + device.kv_bytes +
-                                 device.compute_bytes + device.scoring_bytes + device.serving_bytes);
+                                 device.compute_bytes + device.scoring_bytes + device.serving_bytes + device.context_bytes);
             found.spare = std::min(found.spare, left);
             found.excess += left < 0 ? -left : 0;
         }
@@ -170,9 +170,11 @@ std::vector<edgekv_device_usage> Estimates::devices(const edgekv_plan_request & 
     auto          devices = found.devices;
     for (edgekv_device_usage & device : devices) {
         const edgekv_device_limit * limit = limit_of(request, device);
-        if (limit != nullptr && limit->serving_bytes > 0 && device.compute_bytes > 0) {
-            device.serving_bytes = limit->serving_bytes + found.parts.workspace_bytes;
+        if (limit == nullptr || device.compute_bytes == 0) {
+            continue;
         }
+        device.context_bytes = limit->context_bytes;
+        device.serving_bytes = limit->serving_bytes > 0 ? limit->serving_bytes + found.parts.workspace_bytes : 0;
     }
     return devices;
 }

@@ -31,8 +31,9 @@ uint32_t most_cells(const edgekv_choice & choice, uint32_t block) {
 class Search {
   public:
     Search(const edgekv_choice & choice, BudgetSearch & budgets, int32_t repack)
-        : choice_(choice), budgets_(budgets), repack_(repack), blocks_(blocks_to_try()),
-          enough_(is_named() ? choice.budget : std::max(choice.least_budget, std::min(enough_cells, most_cells(usual_block())))) {}
+        : choice_(choice), budgets_(budgets), repack_(repack),
+          enough_(is_named() ? choice.budget : std::max(choice.least_budget, std::min(enough_cells, most_cells(usual_block())))),
+          blocks_(blocks_to_try()) {}
 
     Setting best() const {
         for (const uint32_t block : blocks_) {
@@ -69,7 +70,10 @@ class Search {
             return { choice_.block };
         }
         std::vector<uint32_t> tried;
-        if (choice_.n_probe > 0 && (is_named() ? choice_.budget : most_cells(long_block)) >= enough_cells) {
+        if (choice_.n_ubatch > full_block) {
+            tried = { 2 * choice_.n_ubatch, choice_.n_ubatch };
+            tried.erase(std::remove_if(tried.begin(), tried.end(), [&](uint32_t block) { return most_cells(block) < enough_; }), tried.end());
+        } else if (choice_.n_probe > 0 && (is_named() ? choice_.budget : most_cells(long_block)) >= enough_cells) {
             tried.push_back(long_block);
         }
         std::copy_if(std::begin(blocks), std::end(blocks), std::back_inserter(tried),
@@ -166,8 +170,8 @@ class Search {
     const edgekv_choice &       choice_;
     BudgetSearch &              budgets_;
     const int32_t               repack_;
-    const std::vector<uint32_t> blocks_; // the fastest first
     const uint32_t              enough_; // cells
+    const std::vector<uint32_t> blocks_; // the fastest first
 };
 
 std::vector<int32_t> repacking_to_try(const edgekv_choice & choice) {
