@@ -29,7 +29,6 @@ from .shared_options import (
     System,
     held_to,
     opened,
-    reading_with_a_probe,
     reply_arguments,
     with_common_options,
     with_reply_options,
@@ -74,8 +73,6 @@ def ask(
     arguments = reply_arguments(reply) | {"instruction": "" if raw or limits else INSTRUCTION} | limits
     arguments |= {"passes": passes, "focus": focus_on or None}
     runtime = runtime | {"grammars": bool(limits)}
-    if focus_on or passes > 1:
-        runtime = reading_with_a_probe(runtime)
     begun = None if saved is None else existing_path_of(saved)
     if begun is not None and system is not None:
         raise edgekv.ConfigError(f"{saved!r} has a system message of its own; leave out --system, or --from")

@@ -210,11 +210,6 @@ def with_common_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return gathered(isolated, common, "runtime", variables=True)
 
 
-def reading_with_a_probe(runtime: dict[str, Any]) -> dict[str, Any]:
-    """Return the common options for texts that are read with a question of their own, which an archive rules out."""
-    return runtime | {"archive": "off"} if runtime["archive"] in (None, "auto") else runtime
-
-
 def without_archive(runtime: dict[str, Any]) -> dict[str, Any]:
     """Return the common options for sessions that are saved without an archive. Raises ConfigError for a named one."""
     if edgekv.Options(archive=runtime["archive"] or "off").archive_bytes:

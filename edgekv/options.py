@@ -126,8 +126,8 @@ class Options:
     tensor_split: in which proportions devices get layers, servers first, as a list or "3,1"
     isolated: hold the model in a worker process
     archive: the most that the rows of each session's tokens take on the disk, bytes or a size. A prompt recalls what
-        it needs of them, and texts are read without a probe. "auto" = a quarter of what is free on that disk, and no
-        archive beside options that it does not go with (`archive_obstacle`); "off" = what is evicted is forgotten
+        it needs of them. "auto" = a quarter of what is free on that disk, and no archive beside options that it does
+        not go with (`archive_obstacle`); "off" = what is evicted is forgotten
     swap_memory: memory for sessions that are swapped out while another has the cells, bytes or a size; None = what the
         plan leaves free
     swap_dir: folder for archives, and for swapped-out sessions that have no room in memory; None = the one that TMPDIR
@@ -310,7 +310,6 @@ class Options:
         obstacles = [
             ("gpu_layers", self.gpu_layers or None, "keeps cells on a device"),
             ("rpc", self.rpc, "keeps cells on a server"),
-            ("focus_policy", self.focus_policy, "reads texts with a probe, which recall takes the place of"),
             ("policy", policy.spec if policy.base.replays else None, "scores a token once, when its block is read"),
         ]
         return next((f"{name}={value}, which {why}" for name, value, why in obstacles if value is not None), "")
@@ -382,17 +381,12 @@ class Options:
     @property
     def policies(self) -> tuple[Policy, ...]:
         """Every policy that may score: the policy itself and, with focus, the one that scores by a probe."""
-        return (self.parsed_policy, self.parsed_focus) if self.probes_texts else (self.parsed_policy,)
+        return (self.parsed_policy, self.parsed_focus) if self.focus else (self.parsed_policy,)
 
     @property
     def divides_by_table(self) -> bool:
         """True if a policy divides cells by the model's table of head shares."""
         return any(policy.spread == "given" for policy in self.policies)
-
-    @property
-    def probes_texts(self) -> bool:
-        """True if texts are read with the question as a probe between blocks. With an archive it recalls instead."""
-        return self.focus and not self.archives
 
     @property
     def probe_cells(self) -> int:

@@ -253,8 +253,7 @@ class Runtime:
 
     def _opened(self, conversation: Conversation, start: Snapshot | None = None) -> Session:
         general = "" if self.options.reads_alone else GENERAL_QUESTION
-        able, recalls = self.options.probes_texts, self.options.archives
-        return Session(self._engine, conversation, start, able_to_focus=able, recalls=recalls, general=general)
+        return Session(self._engine, conversation, start, able_to_focus=self.options.focus, general=general)
 
     @property
     def memory(self) -> int:

@@ -93,19 +93,17 @@ class Session:
         start: Snapshot | None = None,
         *,
         able_to_focus: bool,
-        recalls: bool = False,
         general: str = GENERAL_QUESTION,
     ) -> None:
         """Make a session. start: a snapshot that the conversation begins with at its first use
 
-        able_to_focus, recalls: texts are read with a probe, or with an archive that prompts recall from
+        able_to_focus: texts can be read with a probe
         general: the question that `read` reads with if it is given none; "" = none
         """
         self._engine = engine
         self._conversation = conversation
         self._start = start
         self._able_to_focus = able_to_focus
-        self._recalls = recalls
         self._general = general
         self._ended = False
         self._cancels = object()  # another one after every cancel, so that a reply knows if one came since it was made
@@ -578,8 +576,7 @@ class Session:
     def _question(self, focus: Focus, usual: str, *, otherwise: bool) -> str | tuple[str, ...] | None:
         """Return the question to read with; None = none."""
         self._live()
-        able, recalls = self._able_to_focus, self._recalls
-        return question_to_read_with(focus, usual, able=able, otherwise=otherwise, recalls=recalls)
+        return question_to_read_with(focus, usual, able=self._able_to_focus, otherwise=otherwise)
 
     def _live(self) -> Conversation:
         """Return the conversation. Raises SessionError if the session is closed."""

@@ -64,7 +64,7 @@ def policy(chat: Chat, argument: str) -> None:
             f"a chat keeps its policy, {options.parsed_policy.spec}; leave, and begin another with: "
             f"edgekv chat --policy {argument!r} (edgekv policies lists them)"
         )
-    focus = [f"focus {options.parsed_focus.spec}"] if options.probes_texts else []
+    focus = [f"focus {options.parsed_focus.spec}"] if options.focus else []
     cells = f"{plan.budget_cells:,} cells in each of the heads, and {plan.block} spare ones"
     for line in packed([f"policy {options.parsed_policy.spec}", *focus, cells, plan.kv_type], console.width):
         say(line)

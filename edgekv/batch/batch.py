@@ -99,7 +99,7 @@ class Batch:
                 self.requests,
                 vocabulary,
                 step=self.config.step,
-                focus=chosen.probes_texts,
+                focus=chosen.focus,
                 general=None if chosen.reads_alone else GENERAL_QUESTION,
             )
         except BaseException:

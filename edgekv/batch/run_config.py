@@ -129,7 +129,7 @@ def _described(model: Path, options: Options) -> dict[str, Any]:
         "edgekv": version("edgekv"),
         "model": fingerprint(model),
         "policy": options.parsed_policy.spec,
-        "focus_policy": options.parsed_focus.spec if options.probes_texts else None,
+        "focus_policy": options.parsed_focus.spec if options.focus else None,
         **{name: getattr(options, name) for name in NAMED},
         **({"head_table": shares_digest(model)} if options.divides_by_table else {}),
         **({"tensor_split": list(options.split)} if options.split else {}),

@@ -315,8 +315,8 @@ class BlockLoop:
             its own
         part_ends: end of each part of the probe; empty = one part (`Cache.probe`)
         want_logits: compute the logits of the last token, for a reply. The last tokens of a probed or replayed prompt
-            are fed after the last compaction (`_n_held`). With an archive those of any prompt are, for a quarter of the
-            spare cells and at most a probe, and first they recall what they need
+            are fed after the last compaction (`_n_held`). With an archive those of any prompt are, and first they
+            recall what they need
         observe: called with each token before it is fed, while the logits of the one before are there. Tokens are then
             fed one by one, without a probe, by a policy that feeds no block again
         while_recalling: called between the heads that a recall scans; returns False to stop (`Archive.recall`)
@@ -326,8 +326,7 @@ class BlockLoop:
         if self.archive is not None:
             self.archive.asked = ()
         recalls = self.archive is not None and want_logits and observe is None
-        n_recalling = max(1, min(self._options.spare_cells // 4, self._options.probe_tokens))
-        n_held = n_recalling if recalls else self._n_held(probe) if want_logits else 0
+        n_held = self._n_held(probe, recalls=recalls) if want_logits else 0
         held = HeldBack(tokens, n_held)
         block: list[int] = []
         for block, is_last in with_last(blocks(held, self._options.block)):
@@ -353,13 +352,16 @@ class BlockLoop:
                 return False
         return (yield from self._read_held(held.tokens, after_ubatch, probe))
 
-    def _n_held(self, probe: Sequence[int]) -> int:
+    def _n_held(self, probe: Sequence[int], *, recalls: bool) -> int:
         """Return how many last tokens of a prompt are fed after the last compaction.
 
-        A probe and a replay leave no logits, so it is at least one. A probe's question ends the prompt. If it lay in
-        the cells it would take most of its own attention, and cells from the text. It takes spare cells in their place,
-        and leaves half of them to the reply.
+        A probe, a replay and a recall leave no logits, so it is at least one. A probe's question ends the prompt. If it
+        lay in the cells it would take most of its own attention, and cells from the text. It takes spare cells in their
+        place, and leaves half of them to the reply. If a recall fills the other half, the prompt leaves half of the
+        rest.
         """
+        if recalls:
+            return max(1, min(self._options.spare_cells // 4, self._options.probe_tokens))
         if len(probe) == 0:
             return int(self.block_replay.wanted)
         return max(1, min(len(probe), self._options.spare_cells // 2))

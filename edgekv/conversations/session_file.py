@@ -133,7 +133,7 @@ def _saved_with(engine: LoadedModel, block_loop: BlockLoop) -> dict[str, Any]:
         "model": engine.plan.model.name,
         "model_digest": engine.model_digest,
         "policy": options.parsed_policy.spec,
-        "focus_policy": options.parsed_focus.spec if options.probes_texts else None,
+        "focus_policy": options.parsed_focus.spec if options.focus else None,
         "kv_type": options.kv_type,
         "budget": engine.plan.budget_cells,
         "block": options.block,
@@ -171,7 +171,7 @@ def _check(file: SnapshotFile, engine: LoadedModel, said: Said, notes: BlockLoop
         raise file.damaged("it holds tokens that the model does not know")
     options.check_budget(engine.plan.budget_cells, sum(p1 - p0 for p0, p1 in notes.pinned))
     focus = header.value("focus_policy", lambda it: it is None or isinstance(it, str))
-    return options.parsed_policy.carries or focus == (options.parsed_focus.spec if options.probes_texts else None)
+    return options.parsed_policy.carries or focus == (options.parsed_focus.spec if options.focus else None)
 
 
 def _take(

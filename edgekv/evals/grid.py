@@ -24,7 +24,7 @@ from edgekv.policies import parse_policy
 from .case import Case, Task
 from .qa import read_items
 from .results import Results, key_of
-from .setting import AS_GIVEN, FULL, OFF, TURN, TWICE, OpenRuntime, Setting
+from .setting import AS_GIVEN, FULL, OFF, TWICE, OpenRuntime, Setting
 from .tasks import TASKS
 
 LENGTHS, SAMPLES = (1000,), 10
@@ -73,7 +73,7 @@ class Grid:
             raise ConfigError(f"task {self.task!r} is unknown; possible: {', '.join(self.tasks)}")
         self._check_asking()
         self._check_data()
-        self._check_archive()
+        size_or_none(self.archive)
         known = self.tasks[self.task].params
         if unknown := [name for name in self.params if name not in known]:
             possible = ", ".join(known) or "none"
@@ -114,16 +114,6 @@ class Grid:
         if not self.tasks[self.task].asks:
             possible = ", ".join(name for name, task in self.tasks.items() if task.asks)
             raise ConfigError(f"{name}={value} with the task {self.task}; {what} is possible with {possible}")
-
-    def _check_archive(self) -> None:
-        """Refuse an archive beside a focus that feeds a probe while a text is read."""
-        size_or_none(self.archive)
-        probed = [focus for focus in self.focus if focus not in (OFF, TURN)]
-        if self.archive is not None and probed:
-            raise ConfigError(
-                f"archive={self.archive} with focus={probed[0]}; with an archive texts are read without a question, so "
-                f"choose focus={OFF} or {TURN}"
-            )
 
     def _check_data(self) -> None:
         """Refuse a file for a task that makes its texts, and the other way round."""

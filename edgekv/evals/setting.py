@@ -76,14 +76,14 @@ class Setting:
     @property
     def name(self) -> str:
         """The policy, as tables and pictures call it."""
-        reading = self.policy if self.archive is None else f"{self.policy}, recalled"
         if self.holds_text:
             return self.policy
+        recalled = "" if self.archive is None else ", recalled"
         if self.focus == OFF:
-            return reading
+            return self.policy + recalled
         if self.focus == TURN:
-            return f"{reading}, in one turn"
-        how = f"focus: {self.focus}"
+            return f"{self.policy}{recalled}, in one turn"
+        how = f"focus: {self.focus}{recalled}"
         if self.focus_policy is not None:
             return f"{how}, {self.focus_policy}"
         divides = parse_policy(self.policy).spread == "given"  # by which the default focus is chosen

@@ -50,23 +50,16 @@ def check_text(text: object, remedy: str = "give a text") -> None:
 Focus: TypeAlias = bool | str | Sequence[str] | None  # the question to read texts with, as callers give it
 
 
-def question_to_read_with(
-    focus: Focus, usual: str, *, able: bool, otherwise: bool, recalls: bool = False
-) -> str | tuple[str, ...] | None:
+def question_to_read_with(focus: Focus, usual: str, *, able: bool, otherwise: bool) -> str | tuple[str, ...] | None:
     """Return the question to read with: the caller's own, perhaps in parts, or `usual`; None = none.
 
     focus: a question or its parts; True = `usual`, False = none, None = `usual` if `otherwise` is true
     able: the runtime has cells for a probe
-    recalls: it has an archive instead, which does what `usual` would do
 
     Raises ConfigError for a focus that the runtime has no cells for, and for parts that say nothing.
     """
-    if focus is True and recalls:
-        return None
     if focus and not able:
-        raise ConfigError(
-            f"focus={focus!r} needs a runtime opened with focus=True, and archive=off, which has cells for the probe"
-        )
+        raise ConfigError(f"focus={focus!r} needs a runtime opened with focus=True, which has cells for the probe")
     if isinstance(focus, str):
         return focus or None
     if focus is not None and not isinstance(focus, bool):

@@ -37,7 +37,7 @@ class NativeRequest:
             policy=c.pointer(self._policies[0].fields),
             probe_policy=c.pointer(self._policies[1].fields),
             n_probe=options.probe_tokens if options.focus or options.archives else 0,
-            probe_scores=options.probes_texts,
+            probe_scores=options.focus,
             n_replay=REPLAY_TOKENS if options.replays else 0,
             n_sink=options.sinks,
             n_recent=options.least_budget() - options.sinks - 1,

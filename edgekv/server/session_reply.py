@@ -96,7 +96,7 @@ class Replier:
         focus = True if request.focus is None else request.focus
         pieces = session.continue_from(
             history,
-            focus=focus if request.prompt is None and self._runtime.options.probes_texts else False,
+            focus=focus if request.prompt is None and self._runtime.options.focus else False,
             on_overflow=request.on_overflow,
             shared=n_shared,
             max_tokens=request.max_tokens,

@@ -42,7 +42,7 @@ def test_the_report_of_ask_has_the_figures_of_the_archive(model, text_file):
     asked = ["ask", "-m", model, *SMALL, *REPLY, *ARCHIVED, "-f", text_file(LONG), "What?", "--json"]
     report = json.loads(run_here(*asked).stdout)
     assert report["kept_tokens"] + report["recallable_tokens"] == report["tokens_seen"]
-    assert (report["forgotten_tokens"], report["archive_failure"], report["focus"]) == (0, "", None)
+    assert (report["forgotten_tokens"], report["archive_failure"]) == (0, "")
     assert report["archived_tokens"] > report["recallable_tokens"] > 0
     assert report["scanned_tokens"] == 2 * report["archived_tokens"]
     assert report["archived_bytes"] > 0
@@ -100,9 +100,9 @@ def test_what_is_saved_without_its_archive_refuses_one(model, text_file, tmp_pat
     assert (serving.returncode, "--archive 1MiB is gone when what was read is saved" in serving.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("options", [["--focus-on", "word3"], ["--passes", "2"]])
-def test_a_question_to_read_with_turns_auto_off_and_is_refused_beside_a_size(model, text_file, options):
-    asked = ["ask", "-m", model, *SMALL, *REPLY, "-f", text_file(LONG), "What?", "--json", *options]
-    report = json.loads(run_here(*asked, "--archive", "auto").stdout)
-    assert (report["archived_tokens"], report["focus"] is None) == (0, False)
-    assert run_here(*asked, "--archive", "1MiB").returncode != 0
+@pytest.mark.parametrize("options", [[], ["--focus-on", "word3"], ["--passes", "2"], ["--focus-policy", "snapkv"]])
+def test_ask_reads_with_its_question_and_recalls_with_it(model, text_file, options):
+    asked = ["ask", "-m", model, *SMALL, *REPLY, *ARCHIVED, "-f", text_file(LONG), "What?", "--json", *options]
+    report = json.loads(run_here(*asked).stdout)
+    assert report["focus"] is not None
+    assert report["archived_tokens"] > report["recallable_tokens"] > 0

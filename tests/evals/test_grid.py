@@ -142,10 +142,6 @@ def test_layers_on_a_gpu_are_those_of_every_runtime(tiny_model, monkeypatch):
         ({"budgets": (64, 0)}, "budget=0"),
         ({"lengths": (-1,)}, "length=-1"),
         ({"archive": "lots"}, "'lots'"),
-        (
-            {"archive": "1MiB", "focus": ("turn", "question")},
-            "archive=1MiB with focus=question; .* choose focus=off or turn",
-        ),
         ({"params": {"depht": (0.1,)}}, "'depht' is no parameter of counted; possible: depth"),
         ({"params": {"depth": (0.1, "deep")}}, "depth='deep' is not possible; give a number"),
     ],

@@ -19,8 +19,12 @@ def test_even_and_divided_cells_have_names_of_their_own_with_a_focus():
 
 
 def test_a_reading_with_an_archive_has_a_name_of_its_own():
-    found = [Setting(focus=focus, archive=archive).name for focus in ("off", "turn") for archive in (None, "1GiB")]
-    assert found == ["keydiff", "keydiff, recalled", "keydiff, in one turn", "keydiff, recalled, in one turn"]
+    ways = ("off", "turn", "question")
+    found = [Setting(focus=focus, archive=archive).name for focus in ways for archive in (None, "1GiB")]
+    assert found == [
+        *("keydiff", "keydiff, recalled", "keydiff, in one turn", "keydiff, recalled, in one turn"),
+        *("focus: question", "focus: question, recalled"),
+    ]
     assert Setting(policy="full", archive="1GiB").name == "full"
 
 

@@ -53,7 +53,7 @@ def test_a_text_is_read_for_each_question_of_its_turn_and_else_once(asked):
     assert asked("off", nll=True)[1:] == (False, ["read", *["ask"] * 4])
 
 
-@pytest.mark.parametrize("focus", ["off", "turn"])
+@pytest.mark.parametrize("focus", ["off", "turn", "question"])
 def test_with_an_archive_each_question_recalls_anew(asked, monkeypatch, focus):
     recalled = []
 

@@ -23,7 +23,6 @@ FREE = 1 << 34  # bytes of a disk
 OBSTACLES = [
     ({"policy": "replay"}, "policy=replay, which scores a token once, when its block is read"),
     ({"policy": "replay+ada+merge"}, r"policy=replay\+ada.*\+merge, which scores a token once"),
-    ({"focus_policy": "snapkv"}, "focus_policy=snapkv, which reads texts with a probe"),
     ({"gpu_layers": 1}, "gpu_layers=1, which keeps cells on a device"),
     ({"rpc": "localhost:50052", "isolated": True}, "rpc=localhost:50052, which keeps cells on a server"),
 ]
@@ -45,11 +44,7 @@ def test_a_size_is_refused_beside_what_it_does_not_go_with(options, message):
 def test_auto_is_off_beside_what_it_does_not_go_with(options, message):
     found, off = Options(archive="auto", **options), Options(archive="off", **options)
     assert not found.archives
-    assert (found.probes_texts, found.probe_cells, found.may_merge) == (
-        off.probes_texts,
-        off.probe_cells,
-        off.may_merge,
-    )
+    assert (found.probe_cells, found.may_merge) == (off.probe_cells, off.may_merge)
     assert found.archive_obstacle
 
 

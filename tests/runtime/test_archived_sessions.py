@@ -66,6 +66,31 @@ def test_a_prompt_recalls_what_was_evicted(archived):
         assert stats.cells_used > SETTINGS["budget"]
 
 
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text(words(120))
+    return path
+
+
+@pytest.mark.parametrize("focus", [None, "Who?"], ids=["own", "other"])
+def test_a_text_that_is_read_with_a_question_is_recalled_from(archived, text, focus):
+    """The end of the prompt takes a quarter of the spare cells, so that recalled cells and a reply fit beside it."""
+    with archived.session() as session:
+        "".join(session.ask(words(20), text, focus=focus, max_tokens=2, sampling=GREEDY))
+        stats, block_loop = session.stats, archived.block_loop
+        assert stats.probes > 0
+        assert (stats.recalls, stats.recalled_cells, stats.forgotten_tokens) == (1, RECALLED, 0)
+        assert block_loop.cache.n_cells - block_loop.budget == RECALLED + SETTINGS["block"] // 4 + 1
+
+
+def test_a_text_that_is_read_twice_is_recalled_from_both_times(open_runtime, text):
+    with open_runtime(**ARCHIVED | {"probe_tokens": 64}) as rt, rt.session() as session:
+        "".join(session.ask("What?", text, passes=2, max_tokens=2, sampling=GREEDY))
+        assert (session.stats.recalls, session.stats.recalled_cells) == (2, 2 * RECALLED)
+        assert session.stats.probes > 0
+
+
 def test_it_recalls_again_after_each_eviction_of_a_reply(archived):
     with archived.session() as session:
         session.read(words(200))

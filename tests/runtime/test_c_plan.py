@@ -134,8 +134,8 @@ def test_policies_without_probes(tiny_model, spec):
     [
         ({"n_draft": 3}, {"prompt_lookup": "on"}),
         ({"n_slots": 4}, {"parallel": 4}),
-        ({"n_recalled": 64, "probe_scores": 0}, {"archive": "1GiB"}),
-        ({"n_recalled": 64, "probe_scores": 0, "n_spare": 20}, {"archive": "1GiB", "evict_every": 20}),
+        ({"n_recalled": 64}, {"archive": "1GiB"}),
+        ({"n_recalled": 64, "probe_scores": 0, "n_spare": 20}, {"archive": "1GiB", "evict_every": 20, "focus": False}),
         ({"swap_memory_bytes": 64 * MIB}, {"swap_memory": "64MiB"}),
         ({"swap_disk_bytes": 1 << 30, "swap_buffer_bytes": MIB // 2}, {"swap_bytes": "1GiB"}),
         ({"n_ubatch": 32, "least_block": 32}, {"ubatch": 32}),

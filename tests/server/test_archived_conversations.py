@@ -40,7 +40,7 @@ def test_a_reply_recalls_and_says_what_is_archived(replies):
     told = reply.json()["edgekv"]
     assert told["archived"] == told["evicted"] == told["seen"] - told["kept"] > 0
     assert "archive_failed" not in told
-    assert (props["archive_bytes"], props["focus"]) == (4 << 20, False)
+    assert (props["archive_bytes"], props["focus"]) == (4 << 20, True)
     assert figure(metrics, "archived_tokens") == told["archived"]
     assert (figure(metrics, "recalls_total"), figure(metrics, "recalled_cells_total")) == (1, 16)
     assert figure(metrics, "archived_bytes_total") > 0
