@@ -143,15 +143,6 @@ inline std::vector<float> multiplied(const TypeProducts & products, const Weight
     return out;
 }
 
-// The same with few columns.
-inline std::vector<float> multiplied_few(const TypeProducts & products, const Weights & weights, const Quantised & columns, size_t n_columns) {
-    std::vector<float> out(n_columns * weights.n_rows, NAN);
-    const auto & bytes = weights.repacked.empty() ? weights.bytes : weights.repacked;
-    products.multiply_few({ reinterpret_cast<const char *>(bytes.data()), weights.row_bytes,
-                            { columns.codes.data(), columns.factors.data(), weights.depth }, n_columns, out.data(), weights.n_rows },
-                          0, weights.n_rows);
-    return out;
-}
 
 // What is left of `found`, over the norm of `expected`.
 inline double error_of(const std::vector<float> & found, const std::vector<double> & expected) {

@@ -71,8 +71,8 @@ Weights rows_of(const Weights & all, size_t expert, edgekv_row_order order) {
     return one;
 }
 
-// Blocks are bit by bit what the kernel gives for each expert, and no further from the truth than ggml's; fewer tokens what each
-// column gives alone, or ggml's.
+// Blocks are bit by bit what the kernel gives for each expert, and no further from the truth than ggml's; so are fewer tokens, unless they
+// are left to ggml.
 void test_experts_of(const TypeProducts & products) {
     const Weights  weights = laid_out(products, n_experts * n_rows, depth);
     const Repacked by_ggml(weights);
@@ -85,13 +85,10 @@ void test_experts_of(const TypeProducts & products) {
     for (const bool is_shared : { false, true }) {
         for (const size_t n_tokens : { 1, 7, 8, 29 }) {
             const Graph graph(weights, n_tokens, is_shared, repacked);
-            const bool  is_block = n_tokens >= static_cast<size_t>(n_fewest_columns);
-            const bool  is_own   = is_block || products.multiply_few != nullptr;
+            const bool  is_own = n_tokens >= static_cast<size_t>(products.fewest_columns);
             CHECK(edgekv_takes_mul_mat(graph.product, products.order) == is_own);
             const auto exact = graph.by_expert<float>([&](size_t i, const std::vector<float> & columns) {
-                const Quantised quantised(products, columns, depth);
-                const size_t    n = columns.size() / depth;
-                return is_block || !is_own ? multiplied(products, expert(i), quantised, n) : multiplied_few(products, expert(i), quantised, n);
+                return multiplied(products, expert(i), { products, columns, depth }, columns.size() / depth);
             });
             const auto found = computed(graph.context.get(), graph.product, 3);
             CHECK(!is_own || found == exact);
@@ -107,7 +104,7 @@ void test_experts_of(const TypeProducts & products) {
     }
 }
 
-// A block that chooses fewer experts than there are is left to ggml.
+// A block that chooses fewer experts than there are counts as one token, which some sets of kernels leave to ggml.
 void test_few_choices() {
     constexpr int64_t      n_all = 30, n_tokens = 8;
     const ggml_context_ptr context(ggml_init({ 1 << 20, nullptr, true }));
@@ -115,7 +112,8 @@ void test_few_choices() {
         ggml_tensor * product = ggml_mul_mat_id(context.get(), ggml_new_tensor_3d(context.get(), GGML_TYPE_Q4_0, depth, n_rows, n_all),
                                                 ggml_new_tensor_3d(context.get(), GGML_TYPE_F32, depth, 1, n_tokens),
                                                 ggml_new_tensor_2d(context.get(), GGML_TYPE_I32, n, n_tokens));
-        CHECK(edgekv_takes_mul_mat(product, edgekv_file_order) == (products() != nullptr && n * n_tokens >= n_all));
+        const TypeProducts * type = products_of(GGML_TYPE_Q4_0, edgekv_file_order, n_tokens);
+        CHECK(edgekv_takes_mul_mat(product, edgekv_file_order) == (type != nullptr && (n * n_tokens >= n_all || type->fewest_columns == 1)));
     }
 }
 

@@ -28,9 +28,6 @@ void test_errors(const TypeProducts & products) {
             }
         };
         check(multiplied(products, weights, quantised, n_columns));
-        if (products.multiply_few != nullptr && n_columns < static_cast<size_t>(n_fewest_columns)) {
-            check(multiplied_few(products, weights, quantised, n_columns));
-        }
     }
 }
 
@@ -48,7 +45,7 @@ std::vector<size_t> half_floats(ggml_type type) {
 
 // Codes and activations as large as they can be, all of one sign, or of two.
 void test_extremes(const TypeProducts & products) {
-    constexpr size_t   depth = 1024, n_rows = 16, n_columns = n_fewest_columns - 1; // few, and as many as panels take
+    constexpr size_t   depth = 1024, n_rows = 16, n_columns = 4;
     std::vector<float> columns(n_columns * depth, 1.0f);
     for (size_t i = depth; i < columns.size(); ++i) {
         columns[i] = i / depth == 1 ? -1.0f : (i % 2 == 0 ? 1.0f : -1.0f) * (i / depth == 2 ? 1.0f : static_cast<float>(i % 32) / 31.0f);
@@ -75,28 +72,25 @@ void test_extremes(const TypeProducts & products) {
             }
         };
         check(multiplied(products, weights, quantised, n_columns));
-        if (products.multiply_few != nullptr) {
-            check(multiplied_few(products, weights, quantised, n_columns));
-        }
     }
 }
 
-// What every row gives for every column: panels, and few columns where there are such products.
+// Of one tile of columns, and of several: x86 multiplies them in turn with unpacking, and after it.
+constexpr size_t n_few = 4, n_many = 10;
+
+// What every row gives for few columns, and for many.
 template <typename Check>
 void each_product(const TypeProducts & products, const Weights & weights, const std::vector<float> & columns, const Check & check) {
-    constexpr size_t n_few = n_fewest_columns - 1;
-    const Quantised  quantised(products, columns, weights.depth);
-    check(multiplied(products, weights, quantised, columns.size() / weights.depth));
-    if (products.multiply_few != nullptr) {
-        check(multiplied_few(products, weights, quantised, n_few));
-    }
+    const Quantised quantised(products, columns, weights.depth);
+    check(multiplied(products, weights, quantised, n_few));
+    check(multiplied(products, weights, quantised, n_many));
 }
 
 // A number that is not finite stays visible: in a column, wherever it lies in a vector or a block, for every row, and in no other column.
 void test_columns_not_finite(const TypeProducts & products) {
-    constexpr size_t depth = 512, n_columns = 2 * n_fewest_columns, damaged = 2;
+    constexpr size_t depth = 512, damaged = 2;
     const Weights    weights = laid_out(products, 48, depth);
-    const auto       whole   = normal_values(n_columns * depth, 7);
+    const auto       whole   = normal_values(n_many * depth, 7);
     for (const float value : { NAN, -NAN, INFINITY, -INFINITY }) {
         for (const size_t at : { 0, 3, 8, 30, 31, 255, 300, 511 }) {
             auto columns = whole;
@@ -113,7 +107,7 @@ void test_columns_not_finite(const TypeProducts & products) {
 // So does one among the scales and minima of a row, for every column, and in no other row.
 void test_weights_not_finite(const TypeProducts & products) {
     constexpr size_t depth = 512, damaged = 19;
-    const auto       columns = normal_values(2 * n_fewest_columns * depth, 8);
+    const auto       columns = normal_values(n_many * depth, 8);
     for (const float value : { NAN, INFINITY, -INFINITY }) {
         for (const size_t at : half_floats(products.type)) {
             Weights           weights(products.type, 48, depth);
@@ -140,19 +134,23 @@ void test_parts(const TypeProducts & products) {
     }
 }
 
-// Each of few columns is what it is alone, bit by bit: a draft's tokens round as single ones do.
-void test_few_columns(const TypeProducts & products) {
-    constexpr size_t most = n_fewest_columns - 1;
-    const size_t     depth = products.block == 32 && ggml_blck_size(products.type) == 32 ? 576 : 768;
-    const size_t     n_rows = products.order.n_rows == 1 ? 37 : 40;
-    const Weights    weights = laid_out(products, n_rows, depth);
-    const auto       columns = normal_values(most * depth, 5);
-    for (size_t n = 1; n <= most; ++n) {
-        const auto found = multiplied_few(products, weights, { products, { columns.begin(), columns.begin() + n * depth }, depth }, n);
-        for (size_t c = 0; c < n; ++c) {
-            const auto one = columns.begin() + c * depth;
-            const std::vector<float> alone = multiplied_few(products, weights, { products, { one, one + depth }, depth }, 1);
-            CHECK(std::equal(alone.begin(), alone.end(), found.begin() + c * n_rows));
+// Each column of any number is what it is alone, bit by bit: a token rounds alike in a draft, in a block, and beside other sessions' tokens.
+// Some rows fill no panel, and a row is longer than one.
+void test_any_number_of_columns(const TypeProducts & products) {
+    constexpr size_t most  = 128;
+    const size_t     depth = ggml_blck_size(products.type) == 32 ? 1120 : 1280;
+    for (const size_t n_rows : { products.order.n_rows == 1 ? 5 : 8, products.order.n_rows == 1 ? 67 : 72 }) {
+        const Weights      weights = laid_out(products, n_rows, depth);
+        const auto         columns = normal_values(most * depth, 5);
+        std::vector<float> alone;
+        for (auto one = columns.begin(); one != columns.end(); one += static_cast<std::ptrdiff_t>(depth)) {
+            const auto found = multiplied(products, weights, { products, { one, one + static_cast<std::ptrdiff_t>(depth) }, depth }, 1);
+            alone.insert(alone.end(), found.begin(), found.end());
+        }
+        const Quantised quantised(products, columns, depth);
+        for (const size_t n : { 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 31, 32, 33, 64, 128 }) {
+            const auto found = multiplied(products, weights, quantised, n);
+            CHECK(std::equal(found.begin(), found.end(), alone.begin()));
         }
     }
 }
@@ -195,13 +193,12 @@ void test_graphs_of(const TypeProducts & products) {
             CHECK(graph.computed(n_threads) == expected);
         }
     }
-    constexpr size_t         n_few = (n_fewest_columns / 2 - 1) * 2;
-    const std::vector<float> first(values.begin(), values.begin() + n_few * 512);
+    const std::vector<float> first(values.begin(), values.begin() + 2 * 512);
     Graph                    few(weights, first, false, is_repacked ? &by_ggml : nullptr);
     const bool               is_own = edgekv_takes_mul_mat(few.product, products.order);
-    CHECK(is_own == (products.multiply_few != nullptr)); // else they are ggml's
+    CHECK(is_own == (products.fewest_columns <= 2)); // else they are ggml's
     if (is_own) {
-        const auto expected_few = multiplied_few(products, weights, { products, first, 512 }, n_few);
+        const std::vector<float> expected_few(expected.begin(), expected.begin() + 2 * 200);
         for (const int n_threads : { 1, 3 }) { // rows are shared out as those of a block are
             CHECK(few.computed(n_threads) == expected_few);
         }
@@ -231,9 +228,7 @@ void test_products() {
         test_columns_not_finite(type);
         test_weights_not_finite(type);
         test_parts(type);
-        if (type.multiply_few != nullptr) {
-            test_few_columns(type);
-        }
+        test_any_number_of_columns(type);
         test_graphs_of(type);
     });
     const Products * chosen = products();

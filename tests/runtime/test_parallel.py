@@ -23,10 +23,10 @@ POLICIES = ["keydiff", "h2o", "ahakv", "snapkv(window=16, carry=0.65)", "keydiff
 
 @pytest.fixture(scope="module")
 def open_parallel(tiny_model):
-    """A function that opens a runtime whose products of up to four tokens are what they are alone, to the bit."""
+    """A function that opens a runtime whose products of any number of tokens are what they are alone, to the bit."""
 
-    def open_parallel(parallel=3, n_layer=2, **options):
-        path = tiny_model(n_layer=n_layer, n_ctx_train=512, head_dim=64, quantization="Q4_0")
+    def open_parallel(parallel=3, n_layer=2, quantization="Q4_0", **options):
+        path = tiny_model(n_layer=n_layer, n_ctx_train=512, head_dim=64, quantization=quantization)
         return edgekv.Runtime(path, **(SETTINGS | {"parallel": parallel, "repack": False} | options))
 
     return open_parallel
@@ -60,6 +60,19 @@ def test_sessions_at_once_say_and_hold_what_each_does_alone(open_parallel, joine
     with open_parallel(parallel=1, policy=policy, kv_type=kv_type) as rt:
         assert found == [alone(rt, i, conversation) for i in range(3)]
     assert found[0] != found[1]
+
+
+@pytest.mark.usefixtures("talkative")
+@pytest.mark.parametrize("quantization", ["Q4_0", "Q8_0"])
+def test_eight_greedy_replies_at_once_are_what_each_is_alone(open_parallel, joined, quantization):
+    def reply(session, i):
+        return "".join(session.chat(words(4, f"about{i}-"), max_tokens=40, sampling=GREEDY))
+
+    with open_parallel(parallel=8, quantization=quantization) as rt:
+        found = together(rt, 8, reply)
+        assert [1] * 8 in joined
+        assert found == [alone(rt, i, reply) for i in range(8)]
+    assert len(set(found)) > 1
 
 
 @pytest.fixture
@@ -121,7 +134,7 @@ def test_more_sessions_than_slots_take_turns(open_parallel, monkeypatch):
 
 @pytest.mark.usefixtures("talkative")
 def test_many_replies_at_once_choose_nearly_the_best_tokens(open_parallel, joined):
-    """Five tokens at once and more are multiplied as a block is, which rounds otherwise."""
+    """Choose nearly the best tokens on every processor: on Arm five tokens at once and more round as a block does."""
     n = 8
     questions = [words(12, f"ask{i}-") for i in range(n)]
 

@@ -66,7 +66,7 @@ const TypeProducts * products_of(ggml_type type, edgekv_row_order order, int64_t
     if (chosen != nullptr) {
         for (const TypeProducts * found = chosen->types; found->multiply != nullptr; ++found) {
             if (found->type == type && found->order.n_rows == order.n_rows && found->order.n_bytes == order.n_bytes) {
-                return n_columns >= n_fewest_columns || found->multiply_few != nullptr ? found : nullptr;
+                return n_columns >= found->fewest_columns ? found : nullptr;
             }
         }
     }

@@ -1,12 +1,12 @@
 // Compiled once for each set of instructions, with its options; EDGEKV_INSTRUCTIONS is its name. EDGEKV_DOT4 is defined where a
 // register adds up products of four bytes (`vpdpbusd`).
 #include "matmul/column_tiles.h"
-#include "matmul/few_columns.h"
-#include "matmul/few_supers.h"
 #include "matmul/panel.h"
+#include "matmul/rows_q6_k.h"
 #include "kernels/vectors.h"
 
 #include <algorithm>
+#include <type_traits>
 
 namespace edgekv {
 
@@ -32,6 +32,27 @@ template <typename To> inline To read(const void * src) {
     To to;
     std::memcpy(&to, src, sizeof(to));
     return to;
+}
+
+inline Floats all_of(float x) { return Floats{} + x; }
+
+// a * b + c, rounded once. Sums of more are written with it, so that no compiler chooses their order: columns of tiles of all sizes add up
+// alike.
+inline Floats fused(Floats a, Floats b, Floats c) {
+#if defined(__AVX512VNNI__)
+    return _mm512_fmadd_ps(a, b, c);
+#elif defined(EDGEKV_DOT4_EMULATED)
+    __m256 halves[3][2];
+    std::memcpy(halves[0], &a, sizeof(a));
+    std::memcpy(halves[1], &b, sizeof(b));
+    std::memcpy(halves[2], &c, sizeof(c));
+    for (size_t i = 0; i < 2; ++i) {
+        halves[2][i] = _mm256_fmadd_ps(halves[0][i], halves[1][i], halves[2][i]);
+    }
+    return read<Floats>(halves[2]);
+#else
+    return _mm256_fmadd_ps(a, b, c);
+#endif
 }
 
 // Four numbers of a column, in each lane.
@@ -68,7 +89,7 @@ template <typename Weights> inline Ints start_of(const BlockFactor & factor) {
 
 // Products of a block's codes, added up.
 template <typename Weights, size_t n_columns>
-inline void add_up(Sums<n_columns> & sums, const uint8_t * codes, const float *, const Tile<n_columns> & tile, size_t k) {
+EDGEKV_INLINE void add_up(Sums<n_columns> & sums, const uint8_t * codes, const float *, const Tile<n_columns> & tile, size_t k) {
     for (size_t c = 0; c < n_columns; ++c) {
         for (size_t v = 0; v < n_vectors; ++v) {
             sums[c][v] = start_of<Weights>(tile.factors[c][k / Weights::block]);
@@ -98,7 +119,7 @@ inline __m256i pairs(__m256i codes, __m256i four) { return _mm256_maddubs_epi16(
 
 // Products of a block's codes, added up; where scales are whole numbers, times them, and onto the sums.
 template <typename Weights, size_t n_columns>
-inline void add_up(Sums<n_columns> & sums, const uint8_t * codes, const float * scales, const Tile<n_columns> & tile, size_t k) {
+EDGEKV_INLINE void add_up(Sums<n_columns> & sums, const uint8_t * codes, const float * scales, const Tile<n_columns> & tile, size_t k) {
     constexpr size_t n_groups = Weights::block / 4;
     __m256i          factor[n_vectors];
     for (size_t v = 0; v < n_vectors; ++v) {
@@ -141,38 +162,42 @@ inline void add_up(Sums<n_columns> & sums, const uint8_t * codes, const float * 
 
 #endif
 
-template <size_t n_columns> using Totals = Floats[n_columns][n_vectors];
+template <size_t n_columns> struct Totals {
+    Floats of[n_columns][n_vectors];
 
-// Add what minima contribute over n blocks.
-template <typename Weights, size_t n_columns>
-inline void add_minima(Totals<n_columns> & totals, const Panel & panel, size_t block, size_t n, const Tile<n_columns> & tile) {
-    for (size_t end = block + n; block < end; ++block) {
-        const float * minima = panel.minima + block * n_panel_rows;
+    auto &       operator[](size_t c) { return of[c]; }
+    const auto & operator[](size_t c) const { return of[c]; }
+};
+
+// Add what minima contribute over n parts of a unit; `first` is the first one's block in the columns.
+template <size_t n_columns>
+EDGEKV_INLINE void add_minima(Totals<n_columns> & totals, const Panel & panel, size_t first, size_t n, const Tile<n_columns> & tile) {
+    for (size_t part = 0; part < n; ++part) {
+        const float * minima = panel.minima + part * n_panel_rows;
 #pragma GCC unroll 8
         for (size_t c = 0; c < n_columns; ++c) {
 #pragma GCC unroll 2
             for (size_t v = 0; v < n_vectors; ++v) {
-                totals[c][v] += read<Floats>(minima + v * n_wide) * tile.factors[c][block].sum;
+                totals[c][v] = fused(read<Floats>(minima + v * n_wide), all_of(tile.factors[c][first + part].sum), totals[c][v]);
             }
         }
     }
 }
 
-// Add a block of 32.
+// Add a block of 32: a unit of a panel, which is the `unit`-th of the columns.
 template <typename Weights, size_t n_columns>
-inline void add_simple(Totals<n_columns> & totals, const Panel & panel, size_t block, const Tile<n_columns> & tile) {
-    const size_t    k      = block * Weights::block;
-    const float *   scales = panel.scales + block * n_panel_rows;
+EDGEKV_INLINE void add_simple(Totals<n_columns> & totals, const Panel & panel, size_t unit, const Tile<n_columns> & tile) {
     Sums<n_columns> sums;
-    add_up<Weights, n_columns>(sums, panel.codes + k / 4 * n_group, scales, tile, k);
+    add_up<Weights, n_columns>(sums, panel.codes, panel.scales, tile, unit * Weights::block);
 #pragma GCC unroll 8
     for (size_t c = 0; c < n_columns; ++c) {
+        const BlockFactor & factor = tile.factors[c][unit];
 #pragma GCC unroll 2
         for (size_t v = 0; v < n_vectors; ++v) {
-            const Floats products = __builtin_convertvector(sums[c][v], Floats) * tile.factors[c][block].scale;
-            totals[c][v] += products * read<Floats>(scales + v * n_wide);
+            const Floats products = __builtin_convertvector(sums[c][v], Floats) * factor.scale;
+            totals[c][v]          = fused(products, read<Floats>(panel.scales + v * n_wide), totals[c][v]);
             if (Weights::has_minima) {
-                totals[c][v] += read<Floats>(panel.minima + block * n_panel_rows + v * n_wide) * tile.factors[c][block].sum;
+                totals[c][v] = fused(read<Floats>(panel.minima + v * n_wide), all_of(factor.sum), totals[c][v]);
             }
         }
     }
@@ -180,99 +205,180 @@ inline void add_simple(Totals<n_columns> & totals, const Panel & panel, size_t b
 
 // Add a block of 256, the activations of which have one scale.
 template <typename Weights, size_t n_columns>
-inline void add_super(Totals<n_columns> & totals, const Panel & panel, size_t unit, const Tile<n_columns> & tile) {
+EDGEKV_INLINE void add_super(Totals<n_columns> & totals, const Panel & panel, size_t unit, const Tile<n_columns> & tile) {
     constexpr size_t  n_parts = Weights::own_block / Weights::block;
+    const size_t      first   = unit * n_parts; // of the columns' blocks
     Totals<n_columns> scaled  = {};
-    Sums<n_columns>   sums    = {}; // over all parts, where scales are whole numbers
-    for (size_t block = unit * n_parts; block < (unit + 1) * n_parts; ++block) {
-        const size_t  k      = block * Weights::block;
-        const float * scales = panel.scales + block * n_panel_rows;
-        add_up<Weights, n_columns>(sums, panel.codes + k / 4 * n_group, scales, tile, k);
+    Sums<n_columns>   whole   = {}, parts;
+    auto &            sums    = adds_four ? parts : whole; // pairs are multiplied by their scale before they are added up
+    for (size_t part = 0; part < n_parts; ++part) {
+        const float * scales = panel.scales + part * n_panel_rows;
+        add_up<Weights, n_columns>(sums, panel.codes + part * (Weights::block / 4) * n_group, scales, tile, (first + part) * Weights::block);
         if constexpr (adds_four) {
 #pragma GCC unroll 8
             for (size_t c = 0; c < n_columns; ++c) {
 #pragma GCC unroll 2
                 for (size_t v = 0; v < n_vectors; ++v) {
-                    scaled[c][v] += __builtin_convertvector(sums[c][v], Floats) * read<Floats>(scales + v * n_wide);
+                    if constexpr (Weights::is_whole) {
+                        whole[c][v] += sums[c][v] * read<Ints>(scales + v * n_wide);
+                    } else {
+                        scaled[c][v] = fused(__builtin_convertvector(sums[c][v], Floats), read<Floats>(scales + v * n_wide), scaled[c][v]);
+                    }
                 }
             }
         }
     }
     if constexpr (Weights::has_minima) {
-        add_minima<Weights, n_columns>(totals, panel, unit * n_parts, n_parts, tile);
+        add_minima<n_columns>(totals, panel, first, n_parts, tile);
     }
 #pragma GCC unroll 8
     for (size_t c = 0; c < n_columns; ++c) {
-        const float scale = tile.factors[c][unit * n_parts].scale;
+        const float scale = tile.factors[c][first].scale;
 #pragma GCC unroll 2
         for (size_t v = 0; v < n_vectors; ++v) {
-            if constexpr (adds_four) {
-                totals[c][v] += scaled[c][v] * scale;
+            if constexpr (!Weights::is_whole) {
+                totals[c][v] = fused(scaled[c][v], all_of(scale), totals[c][v]);
             } else {
-                const Floats delta = read<Floats>(panel.deltas + unit * n_panel_rows + v * n_wide);
-                totals[c][v] += __builtin_convertvector(sums[c][v], Floats) * scale * delta;
+                totals[c][v] = fused(__builtin_convertvector(whole[c][v], Floats) * scale, read<Floats>(panel.deltas + v * n_wide), totals[c][v]);
             }
         }
     }
 }
 
-// The rows of the panel after this one, which are fetched into the second cache meanwhile. They are short: a processor finds no stream
-// in them.
-class Ahead {
-  public:
-    // A part of n_bytes of each of n rows, in n_steps.
-    Ahead(const char * first, size_t row_bytes, size_t n_bytes, size_t n, size_t n_steps)
-        : row_(first), row_bytes_(row_bytes), n_bytes_(n_bytes), n_left_(n * ((n_bytes + line - 1) / line)), n_at_once_(n_left_ / n_steps + 1) {}
-
-    void fetch() {
-        if (__builtin_expect(n_left_ == 0, 1)) { // as for all tiles but the first
-            return;
-        }
-        for (size_t i = 0; i < n_at_once_ && n_left_ > 0; ++i, --n_left_) {
-            _mm_prefetch(row_ + at_, _MM_HINT_T1);
-            at_ += line;
-            if (at_ >= n_bytes_) {
-                at_ = 0;
-                row_ += row_bytes_;
-            }
-        }
-    }
-
-  private:
-    static constexpr size_t line = 64;
-
-    const char * row_;
-    size_t       row_bytes_, n_bytes_, n_left_, n_at_once_;
-    size_t       at_ = 0;
-};
-
-// Multiply a panel with the columns of a tile: into `out`, or onto it where the panel is not a row's first.
 template <typename Weights, size_t n_columns>
-void multiply_tile(const Panel & panel, size_t depth, const Tile<n_columns> & tile, bool is_first, size_t n_rows, Ahead & ahead) {
-    Totals<n_columns> totals = {};
-    for (size_t unit = 0; unit < depth / Weights::own_block; ++unit) {
-        ahead.fetch();
-        if constexpr (Weights::has_deltas) {
-            add_super<Weights, n_columns>(totals, panel, unit, tile);
-        } else {
-            add_simple<Weights, n_columns>(totals, panel, unit, tile);
-        }
+EDGEKV_INLINE void add_unit(Totals<n_columns> & totals, const Panel & panel, size_t unit, const Tile<n_columns> & tile) {
+    if constexpr (Weights::has_deltas) {
+        add_super<Weights, n_columns>(totals, panel, unit, tile);
+    } else {
+        add_simple<Weights, n_columns>(totals, panel, unit, tile);
     }
+}
+
+// Sums of rows, which a tile of columns has so far. Registers are copied one by one: totals whose address is taken are kept in memory.
+template <size_t n_columns> EDGEKV_INLINE void read_totals(Totals<n_columns> & totals, const Tile<n_columns> & tile, size_t n_rows) {
 #pragma GCC unroll 8
     for (size_t c = 0; c < n_columns; ++c) {
-        float * out = tile.out[c];
-        if (n_rows == n_panel_rows) {
+        float         row_sums[n_panel_rows];
+        const float * from = tile.out[c];
+        if (n_rows < n_panel_rows) {
+            std::memcpy(row_sums, from, n_rows * sizeof(float));
+            from = row_sums;
+        }
 #pragma GCC unroll 2
-            for (size_t v = 0; v < n_vectors; ++v) {
-                const Floats sum = is_first ? totals[c][v] : totals[c][v] + read<Floats>(out + v * n_wide);
-                std::memcpy(out + v * n_wide, &sum, sizeof(sum));
+        for (size_t v = 0; v < n_vectors; ++v) {
+            totals[c][v] = read<Floats>(from + v * n_wide);
+        }
+    }
+}
+
+template <size_t n_columns> EDGEKV_INLINE void write_totals(const Totals<n_columns> & totals, const Tile<n_columns> & tile, size_t n_rows) {
+#pragma GCC unroll 8
+    for (size_t c = 0; c < n_columns; ++c) {
+        float   row_sums[n_panel_rows];
+        float * to = n_rows < n_panel_rows ? row_sums : tile.out[c];
+#pragma GCC unroll 2
+        for (size_t v = 0; v < n_vectors; ++v) {
+            const Floats sum = totals[c][v];
+            std::memcpy(to + v * n_wide, &sum, sizeof(sum));
+        }
+        if (n_rows < n_panel_rows) {
+            std::memcpy(tile.out[c], row_sums, n_rows * sizeof(float));
+        }
+    }
+}
+
+// Some rows of a product, as a panel holds them.
+template <typename Weights> struct PanelRows {
+    const char * rows[n_panel_rows]; // the last one, or the last eight, for those that there are not
+    size_t       n;
+
+    PanelRows(const Product & product, size_t first, size_t end) : n(std::min(n_panel_rows, end - first)) {
+        for (size_t i = 0; i < n_panel_rows; ++i) {
+            rows[i] = product.weights + (first + (Weights::interleaved ? std::min(i / 8 * 8, n - 8) : std::min(i, n - 1))) * product.row_bytes;
+        }
+    }
+};
+
+// Part `unit` of a panel.
+template <typename Weights> inline Panel unit_of(const Panel & panel, size_t unit) {
+    const size_t part = unit * (Weights::own_block / Weights::block) * n_panel_rows;
+    return { panel.codes + unit * (Weights::own_block / 4) * n_group, panel.scales + part, panel.minima + part, panel.deltas + unit * n_panel_rows };
+}
+
+// Functions of their own, so that sums stay in registers: one that held the loops of all tiles would keep them in memory.
+#define EDGEKV_APART __attribute__((noinline))
+
+// A slice of a panel's rows times the columns of a tile: into their sums, or onto those of the slices before.
+template <typename Weights, size_t n_columns>
+EDGEKV_APART void multiply_tile(const Panel & panel, size_t n_units, const Tile<n_columns> & tile, bool is_first, size_t n_rows, Ahead & ahead) {
+    Totals<n_columns> totals = {};
+    if (!is_first) {
+        read_totals(totals, tile, n_rows);
+    }
+    for (size_t unit = 0; unit < n_units; ++unit) {
+        ahead.fetch();
+        add_unit<Weights, n_columns>(totals, unit_of<Weights>(panel, unit), unit, tile);
+    }
+    write_totals(totals, tile, n_rows);
+}
+
+// Whole rows, unit by unit.
+template <typename Weights, size_t n_columns>
+EDGEKV_APART void multiply_unpacking(const PanelRows<Weights> & rows, const Panel & panel, size_t n_units, const Tile<n_columns> & tile, Ahead & ahead) {
+    Totals<n_columns> totals = {};
+    for (size_t unit = 0; unit < n_units; ++unit) {
+        Weights::unpack(rows.rows, unit, panel, ahead);
+        add_unit<Weights, n_columns>(totals, panel, unit, tile);
+    }
+    write_totals(totals, tile, rows.n);
+}
+
+// Few columns: each unit of weights meets them as soon as it is unpacked, so that weights are read at one pace.
+template <typename Weights> void multiply_units(const Product & product, size_t first_row, size_t end_row, const Panel & panel) {
+    const size_t n_units = product.columns.depth / Weights::own_block;
+    for (size_t row = first_row; row < end_row; row += n_panel_rows) {
+        const PanelRows<Weights> rows(product, row, end_row);
+        Ahead                    ahead(product.weights + (row + n_panel_rows) * product.row_bytes, 0, n_panel_rows * product.row_bytes, 1,
+                                       n_units * Weights::n_fetches);
+        each_tile<n_columns_at_once>(product, Weights::block, row, 0, [&](const auto & tile) {
+            multiply_unpacking<Weights>(rows, panel, n_units, tile, ahead);
+        });
+    }
+}
+
+// Rows of Q6_K, with so many columns that panels are not faster.
+template <typename Weights> constexpr bool has_rows = adds_four && std::is_same_v<Weights, Q6_K>;
+constexpr size_t n_columns_of_rows = 3;
+
+void multiply_rows(const Product & product, size_t first_row, size_t end_row) {
+    each_tile<n_columns_of_rows>(product, Q6_K::block, first_row, 0, [&](const auto & tile) {
+        for (size_t row = first_row; row < end_row; ++row) {
+            multiply_row(product.weights + row * product.row_bytes, product.row_bytes, product.columns.depth / n_super, tile, row - first_row);
+        }
+    });
+}
+
+// More columns: a panel is unpacked once for all tiles. Each goes on from the sums that the slice of the row before has left.
+template <typename Weights> void multiply_panels(const Product & product, size_t first_row, size_t end_row, const Panel & panel) {
+    const size_t depth    = product.columns.depth;
+    const size_t n_slices = (depth + panel_depth - 1) / panel_depth;
+    const size_t slice    = ((depth + n_slices - 1) / n_slices + n_super - 1) / n_super * n_super;
+    const size_t bytes    = product.row_bytes / (depth / Weights::own_block); // of a block
+    constexpr size_t together = Weights::interleaved ? 8 : 1; // rows
+
+    for (size_t row = first_row; row < end_row; row += n_panel_rows) {
+        const PanelRows<Weights> rows(product, row, end_row);
+        Ahead                    none;
+        for (size_t k = 0; k < depth; k += slice) {
+            const size_t first = k / Weights::own_block, n_units = std::min(slice, depth - k) / Weights::own_block;
+            for (size_t unit = 0; unit < n_units; ++unit) {
+                Weights::unpack(rows.rows, first + unit, unit_of<Weights>(panel, unit), none);
             }
-        } else {
-            float row_sums[n_panel_rows];
-            std::memcpy(row_sums, totals[c], sizeof(row_sums));
-            for (size_t row = 0; row < n_rows; ++row) {
-                out[row] = is_first ? row_sums[row] : out[row] + row_sums[row];
-            }
+            Ahead ahead(rows.rows[0] + first * bytes * together + n_panel_rows * product.row_bytes, product.row_bytes * together, n_units * bytes * together,
+                        row + 2 * n_panel_rows <= end_row ? n_panel_rows / together : 0, n_units);
+            each_tile<n_columns_at_once>(product, Weights::block, row, k, [&](const auto & tile) {
+                multiply_tile<Weights>(panel, n_units, tile, k == 0, rows.n, ahead);
+            });
         }
     }
 }
@@ -282,29 +388,12 @@ template <typename Weights> void multiply(const Product & product, size_t first_
     const Panel panel  = { memory, reinterpret_cast<float *>(memory + n_panel_rows * panel_depth),
                            reinterpret_cast<float *>(memory + n_panel_rows * panel_depth) + n_panel_rows * panel_depth / 16,
                            reinterpret_cast<float *>(memory + n_panel_rows * panel_depth) + n_panel_rows * panel_depth / 8 };
-    const size_t depth    = product.columns.depth;
-    const size_t n_slices = (depth + panel_depth - 1) / panel_depth;
-    const size_t slice    = ((depth + n_slices - 1) / n_slices + n_super - 1) / n_super * n_super;
-    const size_t bytes    = product.row_bytes / (depth / Weights::own_block); // of a block
-    constexpr size_t together = Weights::interleaved ? 8 : 1; // rows
-
-    for (size_t row = first_row; row < end_row; row += n_panel_rows) {
-        const size_t n_rows = std::min(n_panel_rows, end_row - row);
-        for (size_t k = 0; k < depth; k += slice) {
-            const size_t n = std::min(slice, depth - k);
-            const char * rows[n_panel_rows]; // the last one, or the last eight, for those that there are not
-            for (size_t i = 0; i < n_panel_rows; ++i) {
-                const size_t behind = Weights::interleaved ? std::min(i / 8 * 8, n_rows - 8) : std::min(i, n_rows - 1);
-                rows[i] = product.weights + (row + behind) * product.row_bytes + k / Weights::own_block * bytes * together;
-            }
-            const size_t n_units = n / Weights::own_block;
-            Weights::unpack(rows, n_units, panel);
-            Ahead ahead(rows[0] + n_panel_rows * product.row_bytes, product.row_bytes * together, n_units * bytes * together,
-                        row + 2 * n_panel_rows <= end_row ? n_panel_rows / together : 0, n_units);
-            each_tile<n_columns_at_once>(product, Weights::block, row, k, [&](const auto & tile) {
-                multiply_tile<Weights>(panel, n, tile, k == 0, n_rows, ahead);
-            });
-        }
+    if (has_rows<Weights> && product.n_columns <= n_columns_of_rows) {
+        multiply_rows(product, first_row, end_row);
+    } else if (product.n_columns <= n_columns_at_once) {
+        multiply_units<Weights>(product, first_row, end_row, panel);
+    } else {
+        multiply_panels<Weights>(product, first_row, end_row, panel);
     }
 }
 
@@ -320,11 +409,6 @@ inline float largest(__m256i magnitudes) {
     half         = _mm_max_epi32(half, _mm_unpackhi_epi64(half, half));
     half         = _mm_max_epi32(half, _mm_srli_epi64(half, 32));
     return _mm_cvtss_f32(_mm_castsi128_ps(half));
-}
-
-inline int32_t sum_of(__m128i ints) {
-    const __m128i half = _mm_add_epi32(ints, _mm_unpackhi_epi64(ints, ints));
-    return _mm_cvtsi128_si32(half) + _mm_extract_epi32(half, 1);
 }
 
 template <typename Weights> inline BlockFactor factor_of(float scale, int32_t sum) {
@@ -370,24 +454,14 @@ template <typename Weights> void quantise(const float * column, size_t depth, in
     }
 }
 
-// few: where ggml's own products with few columns are slower than the memory
-template <typename Weights> constexpr TypeProducts products_for(decltype(TypeProducts::multiply_few) few = nullptr) {
-    return { Weights::type, { Weights::interleaved ? 8 : 1, Weights::interleaved ? 8 : 0 }, Weights::block, quantise<Weights>, multiply<Weights>, few };
+template <typename Weights> constexpr TypeProducts products_for() {
+    constexpr int together = Weights::interleaved ? 8 : 1;
+    return { Weights::type, { together, together > 1 ? 8 : 0 }, Weights::block, 1, quantise<Weights>, multiply<Weights> };
 }
 
 constexpr TypeProducts types[] = {
-    products_for<Q4_0>(),
-    products_for<Q4_1>(multiply_few<FewSimple<block_q4_1>>),
-    products_for<Q5_0>(),
-    products_for<Q5_1>(multiply_few<FewSimple<block_q5_1>>),
-    products_for<Q8_0>(),
-    products_for<IQ4_NL>(),
-    products_for<Q4_K>(multiply_few<FewSupers<FewMinima<block_q4_K>, Q4_K>>),
-    products_for<Q5_K>(multiply_few<FewSupers<FewMinima<block_q5_K>, Q5_K>>),
-    products_for<Q6_K>(multiply_few<FewSupers<FewQ6_K, Q6_K>>),
-    products_for<Q4_0x8>(),
-    products_for<IQ4_NLx8>(),
-    products_for<Q4_Kx8>(multiply_few<FewQ4_Kx8>),
+    products_for<Q4_0>(), products_for<Q4_1>(), products_for<Q5_0>(), products_for<Q5_1>(), products_for<Q8_0>(), products_for<IQ4_NL>(),
+    products_for<Q4_K>(), products_for<Q5_K>(), products_for<Q6_K>(), products_for<Q4_0x8>(), products_for<IQ4_NLx8>(), products_for<Q4_Kx8>(),
     {},
 };
 

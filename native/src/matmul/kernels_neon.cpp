@@ -13,6 +13,8 @@ namespace {
 #define EDGEKV_TEXT_(a) #a
 #define EDGEKV_TEXT(a)  EDGEKV_TEXT_(a)
 
+constexpr int64_t n_fewest_columns = 5; // that panels pay for: more than a draft and the token before it
+
 constexpr size_t n_columns_at_once = 4; // with the sums of 16 rows they leave registers for the codes
 
 // ---- a tile: 16 rows of a panel times some columns ----
@@ -231,7 +233,7 @@ template <typename Weights> void quantise(const float * column, size_t depth, in
 
 template <typename Weights, typename Rows> constexpr TypeProducts products_for() {
     static_assert(sizeof(typename Rows::Block) == Rows::order.n_rows * sizeof(typename Weights::Block), "they take the same bytes");
-    return { Weights::type, Rows::order, Weights::block, quantise<Weights>, multiply<Weights, Rows>, nullptr };
+    return { Weights::type, Rows::order, Weights::block, n_fewest_columns, quantise<Weights>, multiply<Weights, Rows> };
 }
 template <typename Weights> constexpr TypeProducts as_in_file() { return products_for<Weights, Apart<typename Weights::Block>>(); }
 template <typename Weights, int n_rows, int n_bytes> constexpr TypeProducts repacked() {

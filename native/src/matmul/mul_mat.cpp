@@ -16,8 +16,8 @@ constexpr size_t aligned(size_t n) { return (n + alignment - 1) / alignment * al
 
 bool has_experts(const ggml_tensor & product) { return product.op == GGML_OP_MUL_MAT_ID; }
 
-// Columns that decide how a product is computed. A block that chooses fewer columns than there are experts counts as one token: to
-// unpack an expert for one column costs more than ggml's product with it.
+// Columns that decide whose a product is. A block that chooses fewer columns than there are experts counts as one token: if few columns
+// are left to ggml, to unpack an expert for one of them costs more than ggml's product with it.
 int64_t n_deciding(const ggml_tensor & product) {
     if (!has_experts(product)) {
         return ggml_nrows(product.src[1]);
@@ -57,27 +57,13 @@ const float * column_of(const ggml_tensor & columns, int64_t i) {
                                            i3 * columns.nb[3]);
 }
 
-// One column of a product, as a product with no other.
-Product alone(const Product & product, const TypeProducts & type, const Place & place) {
-    const Columns & columns = product.columns;
-    Product         one     = product;
-    one.columns.codes += place.column * columns.depth;
-    one.columns.factors += place.column * (columns.depth / type.block);
-    one.out += place.out * product.out_stride;
-    one.n_columns = 1;
-    return one;
-}
-
 // Rows [from, to) of every expert, each with its columns.
-void multiply_by_experts(Product product, const TypeProducts & type, const Experts & experts, size_t expert_bytes, bool is_few, size_t from,
-                         size_t to, void * panel) {
+void multiply_by_experts(Product product, const TypeProducts & type, const Experts & experts, size_t expert_bytes, size_t from, size_t to,
+                         void * panel) {
     for (int32_t expert = 0; expert < experts.n(); ++expert, product.weights += expert_bytes) {
-        const Place *begin = experts.begin(expert), *end = experts.end(expert);
-        if (is_few) {
-            std::for_each(begin, end, [&](const Place & place) { type.multiply_few(alone(product, type, place), from, to); });
-        } else if (begin != end) {
-            product.places    = begin;
-            product.n_columns = end - begin;
+        product.places    = experts.begin(expert);
+        product.n_columns = experts.end(expert) - product.places;
+        if (product.n_columns > 0) {
             type.multiply(product, from, to, panel);
         }
     }
@@ -119,15 +105,12 @@ void edgekv_mul_mat_rows(const ggml_tensor * product, edgekv_row_order order, vo
     const Layout        layout(*product, order);
     const ggml_tensor & weights = *product->src[0];
     const Columns       columns = { layout.codes(workspace), layout.factors(workspace), layout.depth };
-    const bool          is_few  = n_deciding(*product) < n_fewest_columns;
     void *              panel   = layout.panel(workspace, thread);
     const Product       task    = { static_cast<const char *>(weights.data), weights.nb[1], columns, layout.n_columns,
                                     static_cast<float *>(product->data), static_cast<size_t>(product->ne[0]) };
     if (has_experts(*product)) {
         const Experts experts(*product, layout.experts(workspace));
-        multiply_by_experts(task, layout.type, experts, weights.nb[2], is_few, from, to, panel);
-    } else if (is_few) {
-        layout.type.multiply_few(task, from, to);
+        multiply_by_experts(task, layout.type, experts, weights.nb[2], from, to, panel);
     } else {
         layout.type.multiply(task, from, to, panel);
     }

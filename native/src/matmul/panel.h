@@ -2,6 +2,7 @@
 // each source's own (kernels/vectors.h).
 #pragma once
 
+#include "matmul/band.h"
 #include "matmul/mul_mat.h"
 #include "matmul/products.h"
 
@@ -9,16 +10,15 @@
 #include "ggml-common.h"
 
 #include <cstring>
-#include <immintrin.h>
 
 namespace edgekv {
 
 namespace {
 
-// A weight is scale * (code - offset) + minimum, or delta times that where scales are whole numbers.
+// A weight is scale * (code - offset) + minimum, or delta times that if scales are whole numbers.
 struct Panel {
     uint8_t * codes;  // (depth / 4, n_panel_rows, 4)
-    float *   scales; // (depth / block, n_panel_rows); pairs of equal int16_t where they are whole numbers
+    float *   scales; // (depth / block, n_panel_rows); whole numbers are int32_t, or pairs of equal int16_t where pairs are added up
     float *   minima; // (depth / block, n_panel_rows)
     float *   deltas; // (depth / 256, n_panel_rows)
 };
@@ -37,79 +37,63 @@ constexpr size_t n_panel_rows = 32;
 #else
 constexpr size_t n_panel_rows = 16;
 #endif
-constexpr size_t panel_depth = n_panel_weights / n_panel_rows, n_eights = n_panel_rows / 8;
+constexpr size_t panel_depth = n_panel_weights / n_panel_rows, n_bands = n_panel_rows / n_band;
 static_assert(EDGEKV_ROWS_TOGETHER % n_panel_rows == 0, "panels are whole");
 
 constexpr size_t n_block = 32, n_super = 256, n_group = 4 * n_panel_rows; // a group: 4 numbers of each row
 
-inline __m128i load16(const void * src) { return _mm_loadu_si128(static_cast<const __m128i *>(src)); }
-
-inline __m256i both(const void * low, const void * high) { return _mm256_inserti128_si256(_mm256_castsi128_si256(load16(low)), load16(high), 1); }
-
-// 16 bytes of each of 8 rows as four vectors: the first four bytes of all rows, the next four and so on.
-struct Groups {
-    __m256i of[4];
-};
-
-template <typename At> inline Groups groups_of(const At & at) {
-    const __m256i a = both(at(0), at(4)), b = both(at(1), at(5)), c = both(at(2), at(6)), d = both(at(3), at(7));
-    const __m256i ab = _mm256_unpacklo_epi32(a, b), cd = _mm256_unpacklo_epi32(c, d);
-    const __m256i ab2 = _mm256_unpackhi_epi32(a, b), cd2 = _mm256_unpackhi_epi32(c, d);
-    return { { _mm256_unpacklo_epi64(ab, cd), _mm256_unpackhi_epi64(ab, cd), _mm256_unpacklo_epi64(ab2, cd2),
-               _mm256_unpackhi_epi64(ab2, cd2) } };
-}
-
-// The same where ggml has interleaved 8 rows, 8 bytes of each at a time.
-inline Groups interleaved_groups(const uint8_t * bytes) {
-    Groups groups;
-    for (size_t i = 0; i < 2; ++i) {
-        const __m256 first  = _mm256_loadu_ps(reinterpret_cast<const float *>(bytes + 64 * i)); // of four rows, and of four more
-        const __m256 second = _mm256_loadu_ps(reinterpret_cast<const float *>(bytes + 64 * i + 32));
-        groups.of[2 * i]     = _mm256_permute4x64_epi64(_mm256_castps_si256(_mm256_shuffle_ps(first, second, 0x88)), 0xD8);
-        groups.of[2 * i + 1] = _mm256_permute4x64_epi64(_mm256_castps_si256(_mm256_shuffle_ps(first, second, 0xDD)), 0xD8);
-    }
-    return groups;
-}
-
-inline __m256i low_half(__m256i bytes) { return _mm256_and_si256(bytes, _mm256_set1_epi8(15)); }
-inline __m256i high_half(__m256i bytes) { return low_half(_mm256_srli_epi16(bytes, 4)); }
+inline Wide low_half(Wide bytes) { return bytes & all_bytes(15); }
+inline Wide high_half(Wide bytes) { return low_half(right(bytes, 4)); }
 
 // Bits `from` and up of every byte, n_bits of them, moved to bit 4.
-template <int n_bits> inline __m256i upper_bits(__m256i bytes, int from) {
-    const __m256i shifted = _mm256_slli_epi16(_mm256_srl_epi16(bytes, _mm_cvtsi32_si128(from)), 4);
-    return _mm256_and_si256(shifted, _mm256_set1_epi8(((1 << n_bits) - 1) << 4));
+template <int n_bits> inline Wide upper_bits(Wide bytes, int from) {
+    return (from < 4 ? left(bytes, 4 - from) : right(bytes, from - 4)) & all_bytes(((1 << n_bits) - 1) << 4);
 }
 
-inline void put(uint8_t * codes, size_t group, size_t eight, __m256i value) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i *>(codes + group * n_group + eight * 32), value);
+inline void put(uint8_t * codes, size_t group, size_t band, Wide value) {
+    std::memcpy(codes + group * n_group + band * sizeof(Wide), &value, sizeof(value));
 }
 
-inline void put(float * dst, __m256 values) { _mm256_storeu_ps(dst, values); }
-
-// The first four bytes of something of each of 8 rows.
-template <typename At> inline __m256i heads_of(const At & at) {
-    const auto head = [&](size_t row) {
-        int bytes;
-        std::memcpy(&bytes, at(row), sizeof(bytes));
-        return bytes;
-    };
-    return _mm256_setr_epi32(head(0), head(1), head(2), head(3), head(4), head(5), head(6), head(7));
-}
-
-// The lower and the upper halves of 8 numbers of four bytes, each a float of two.
-inline __m256 halves_of(__m256i low_ones) {
-    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(low_ones, low_ones), 0x08);
-    return _mm256_cvtph_ps(_mm256_castsi256_si128(packed));
-}
-inline __m256 low_halves(__m256i heads) { return halves_of(_mm256_and_si256(heads, _mm256_set1_epi32(0xFFFF))); }
-inline __m256 high_halves(__m256i heads) { return halves_of(_mm256_srli_epi32(heads, 16)); }
+inline void put(float * dst, WideFloats values) { std::memcpy(dst, &values, sizeof(values)); }
 
 template <typename Block> inline const Block * block_of(const char * row, size_t i) { return reinterpret_cast<const Block *>(row) + i; }
+
+// The rows that follow, which are fetched into the second cache meanwhile. They are short: a processor finds no stream in them.
+class Ahead {
+  public:
+    Ahead() = default; // none
+
+    // A part of n_bytes of each of n rows, in n_steps.
+    Ahead(const char * first, size_t row_bytes, size_t n_bytes, size_t n, size_t n_steps)
+        : row_(first), row_bytes_(row_bytes), n_bytes_(n_bytes), n_left_(n * ((n_bytes + line - 1) / line)), n_at_once_(n_left_ / n_steps + 1) {}
+
+    void fetch() {
+        if (__builtin_expect(n_left_ == 0, 1)) { // as for all tiles but the first
+            return;
+        }
+        for (size_t i = 0; i < n_at_once_ && n_left_ > 0; ++i, --n_left_) {
+            _mm_prefetch(row_ + at_, _MM_HINT_T1);
+            at_ += line;
+            if (at_ >= n_bytes_) {
+                at_ = 0;
+                row_ += row_bytes_;
+            }
+        }
+    }
+
+  private:
+    static constexpr size_t line = 64;
+
+    const char * row_       = nullptr;
+    size_t       row_bytes_ = 0, n_bytes_ = 0, n_left_ = 0, n_at_once_ = 0;
+    size_t       at_ = 0;
+};
 
 // ---- blocks of 32 with one scale ----
 
 // What all types have in common where activations have a scale for each block of 32.
 struct Simple {
+    static constexpr size_t n_fetches   = n_bands; // as often as the rows ahead are fetched while a block of each row is unpacked
     static constexpr size_t block       = n_block;
     static constexpr size_t own_block   = n_block;
     static constexpr int32_t offset     = 0;
@@ -119,50 +103,62 @@ struct Simple {
     static constexpr bool   interleaved = false;
 };
 
-// Scales of blocks that begin with them, and minima that follow them.
-template <typename Block, bool has_minima = false> inline void put_scales(const char * const * rows, size_t i, const Panel & panel) {
-    for (size_t eight = 0; eight < n_eights; ++eight) {
-        const size_t  at    = i * n_panel_rows + 8 * eight;
-        const __m256i heads = heads_of([&](size_t row) { return block_of<Block>(rows[8 * eight + row], i); });
-        put(panel.scales + at, low_halves(heads));
-        if (has_minima) {
-            put(panel.minima + at, high_halves(heads));
-        }
-    }
-}
+// Of a band, a block that ends with 16 bytes of codes: these, the 32 bits in the lower half of which is a scale and in the upper one perhaps
+// a minimum, and fifth bits.
+template <typename Block> struct Loaded {
+    Groups codes;
+    Wide   factors;
+    Wide   fifth_bits;
 
-// Those of an interleaved block.
-inline void put_scales(const ggml_half * scales, size_t i, size_t eight, const Panel & panel) {
-    put(panel.scales + i * n_panel_rows + 8 * eight, _mm256_cvtph_ps(load16(scales)));
-}
+    EDGEKV_INLINE Loaded(const char * const * rows, size_t i) {
+        constexpr bool has_fifth = sizeof(Block) >= 22;
+#if defined(__AVX512VNNI__)
+        constexpr size_t n_missing = 32 - sizeof(Block);
+        const auto       end = [&](size_t row) { return reinterpret_cast<const char *>(block_of<Block>(rows[row], i)) - n_missing; };
+        const auto       all = eight_groups_of(end, ~0u << n_missing);
+        std::memcpy(&codes, all.of + 4, sizeof(codes));
+        fifth_bits = all.of[3];
+        factors    = right(all.of[has_fifth ? 2 : 3], sizeof(Block) % 4 == 0 ? 0 : 16);
+#else
+        codes   = groups_of([&](size_t row) { return block_of<Block>(rows[row], i)->qs; });
+        factors = groups_of([&](size_t row) { return block_of<Block>(rows[row], i); }).of[0];
+        if constexpr (has_fifth) {
+            fifth_bits = groups_of([&](size_t row) { return block_of<Block>(rows[row], i)->qh; }).of[0];
+        }
+#endif
+    }
+};
 
 // Codes of half a byte, the first half of a block in the lower ones; `change` makes of four the codes of group `group`.
 template <typename Change>
-inline void unpack_halves(const Groups & groups, size_t i, size_t eight, uint8_t * codes, const Change & change) {
+EDGEKV_INLINE void unpack_halves(const Groups & groups, size_t band, uint8_t * codes, const Change & change) {
     for (size_t g = 0; g < 4; ++g) {
-        put(codes, 8 * i + g, eight, change(eight, g, low_half(groups.of[g])));
-        put(codes, 8 * i + 4 + g, eight, change(eight, 4 + g, high_half(groups.of[g])));
+        put(codes, g, band, change(g, low_half(groups.of[g])));
+        put(codes, 4 + g, band, change(4 + g, high_half(groups.of[g])));
     }
 }
 
-template <typename Block, typename Change>
-inline void unpack_halves(const char * const * rows, size_t i, uint8_t * codes, const Change & change) {
-    for (size_t eight = 0; eight < n_eights; ++eight) {
-        unpack_halves(groups_of([&](size_t row) { return block_of<Block>(rows[8 * eight + row], i)->qs; }), i, eight, codes, change);
+template <typename Block, bool has_minima = false, typename Change>
+EDGEKV_INLINE void unpack_simple(const char * const * rows, size_t i, const Panel & panel, Ahead & ahead, const Change & change) {
+    for (size_t band = 0; band < n_bands; ++band) {
+        ahead.fetch();
+        const Loaded<Block> block(rows + n_band * band, i);
+        put(panel.scales + n_band * band, floats_of_halves(block.factors));
+        if (has_minima) {
+            put(panel.minima + n_band * band, floats_of_halves(right(block.factors, 16)));
+        }
+        unpack_halves(block.codes, band, panel.codes, [&](size_t group, Wide codes) { return change(block, group, codes); });
     }
 }
-inline __m256i unchanged(size_t, size_t, __m256i codes) { return codes; }
+constexpr auto unchanged = [](const auto &, size_t, Wide codes) { return codes; };
 
 struct Q4_0 : Simple {
     static constexpr ggml_type type      = GGML_TYPE_Q4_0;
     static constexpr int32_t   offset    = 8;
     static constexpr size_t    n_at_once = 8; // groups whose products are added up in 16 bits
 
-    static void unpack(const char * const * rows, size_t n_blocks, const Panel & panel) {
-        for (size_t i = 0; i < n_blocks; ++i) {
-            put_scales<block_q4_0>(rows, i, panel);
-            unpack_halves<block_q4_0>(rows, i, panel.codes, unchanged);
-        }
+    static __attribute__((noinline)) void unpack(const char * const * rows, size_t i, const Panel & panel, Ahead & ahead) {
+        unpack_simple<block_q4_0>(rows, i, panel, ahead, unchanged);
     }
 };
 
@@ -172,20 +168,33 @@ template <typename Block> struct Eight {
     uint8_t   codes[8 * sizeof(Block::qs)];
 };
 
+// Where ggml has interleaved 8 rows, 8 bytes of each at a time: 16 of each.
+template <typename At> EDGEKV_INLINE Groups groups_of(const Eights & eights, const At & at) {
+    Groups groups;
+    for (size_t i = 0; i < 2; ++i) {
+        eights.words([&](const char * block) { return at(block) + 64 * i; }, groups.of[2 * i], groups.of[2 * i + 1]);
+    }
+    return groups;
+}
+
+// Put the scales of block `i` of a band, and return its codes.
+template <typename Block> EDGEKV_INLINE Groups unpack_eights(const char * const * rows, size_t i, size_t band, const Panel & panel) {
+    const Eights eights(rows);
+    put(panel.scales + n_band * band, eights.halves([&](const char * block) { return block_of<Eight<Block>>(block, i)->scales; }));
+    return groups_of(eights, [&](const char * block) { return block_of<Eight<Block>>(block, i)->codes; });
+}
+
 struct Q4_0x8 : Q4_0 {
     static constexpr bool interleaved = true;
 
-    static void unpack(const char * const * rows, size_t n_blocks, const Panel & panel) {
-        for (size_t i = 0; i < n_blocks; ++i) {
-            for (size_t eight = 0; eight < n_eights; ++eight) {
-                const auto & block = *block_of<Eight<block_q4_0>>(rows[8 * eight], i);
-                put_scales(block.scales, i, eight, panel);
-                Groups groups = interleaved_groups(block.codes);
-                for (__m256i & group : groups.of) {
-                    group = _mm256_xor_si256(group, _mm256_set1_epi8(static_cast<char>(0x88))); // ggml's codes are signed here
-                }
-                unpack_halves(groups, i, eight, panel.codes, unchanged);
+    static __attribute__((noinline)) void unpack(const char * const * rows, size_t i, const Panel & panel, Ahead & ahead) {
+        for (size_t band = 0; band < n_bands; ++band) {
+            ahead.fetch();
+            Groups groups = unpack_eights<block_q4_0>(rows + n_band * band, i, band, panel);
+            for (Wide & group : groups.of) {
+                group ^= all_bytes(0x88); // ggml's codes are signed here
             }
+            unpack_halves(groups, band, panel.codes, [](size_t, Wide codes) { return codes; });
         }
     }
 };
@@ -195,50 +204,25 @@ struct Q4_1 : Simple {
     static constexpr bool      has_minima = true;
     static constexpr size_t    n_at_once  = 8;
 
-    static void unpack(const char * const * rows, size_t n_blocks, const Panel & panel) {
-        for (size_t i = 0; i < n_blocks; ++i) {
-            put_scales<block_q4_1, has_minima>(rows, i, panel);
-            unpack_halves<block_q4_1>(rows, i, panel.codes, unchanged);
-        }
+    static __attribute__((noinline)) void unpack(const char * const * rows, size_t i, const Panel & panel, Ahead & ahead) {
+        unpack_simple<block_q4_1, has_minima>(rows, i, panel, ahead, unchanged);
     }
 };
 
-// Fifth bits of 8 rows, 32 bits of each.
-struct FifthBits {
-    __m256i bits;
-
-    // Those of four numbers, at bit 4.
-    __m256i of(size_t group) const {
-        const __m256i byte  = _mm256_add_epi8(_mm256_set1_epi8(static_cast<char>(group / 2)),
-                                              _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12)));
-        const __m256i which = _mm256_set1_epi32(group % 2 == 0 ? 0x08040201 : static_cast<int>(0x80402010));
-        const __m256i found = _mm256_and_si256(_mm256_shuffle_epi8(bits, byte), which);
-        return _mm256_and_si256(_mm256_cmpeq_epi8(found, which), _mm256_set1_epi8(16));
-    }
+// Codes of four bits with the fifth bits of their group: bit b of those at bit 4 of byte b.
+constexpr auto with_fifth_bits = [](const auto & block, size_t group, Wide codes) {
+    const Wide four  = right(block.fifth_bits, static_cast<int>(4 * group)) & all_words(15);
+    const auto apart = (Words)four * (1u << 4 | 1u << 11 | 1u << 18 | 1u << 25);
+    return codes | ((Wide)apart & all_bytes(16));
 };
-
-template <typename Block> inline void unpack_fives(const char * const * rows, size_t i, uint8_t * codes) {
-    FifthBits fifth[n_eights];
-    for (size_t eight = 0; eight < n_eights; ++eight) {
-        alignas(32) uint32_t bits[8];
-        for (size_t row = 0; row < 8; ++row) {
-            std::memcpy(bits + row, block_of<Block>(rows[8 * eight + row], i)->qh, sizeof(uint32_t));
-        }
-        fifth[eight].bits = _mm256_load_si256(reinterpret_cast<const __m256i *>(bits));
-    }
-    unpack_halves<Block>(rows, i, codes, [&](size_t eight, size_t group, __m256i low) { return _mm256_or_si256(low, fifth[eight].of(group)); });
-}
 
 struct Q5_0 : Simple {
     static constexpr ggml_type type      = GGML_TYPE_Q5_0;
     static constexpr int32_t   offset    = 16;
     static constexpr size_t    n_at_once = 4;
 
-    static void unpack(const char * const * rows, size_t n_blocks, const Panel & panel) {
-        for (size_t i = 0; i < n_blocks; ++i) {
-            put_scales<block_q5_0>(rows, i, panel);
-            unpack_fives<block_q5_0>(rows, i, panel.codes);
-        }
+    static __attribute__((noinline)) void unpack(const char * const * rows, size_t i, const Panel & panel, Ahead & ahead) {
+        unpack_simple<block_q5_0>(rows, i, panel, ahead, with_fifth_bits);
     }
 };
 
@@ -247,11 +231,8 @@ struct Q5_1 : Simple {
     static constexpr bool      has_minima = true;
     static constexpr size_t    n_at_once  = 4;
 
-    static void unpack(const char * const * rows, size_t n_blocks, const Panel & panel) {
-        for (size_t i = 0; i < n_blocks; ++i) {
-            put_scales<block_q5_1, has_minima>(rows, i, panel);
-            unpack_fives<block_q5_1>(rows, i, panel.codes);
-        }
+    static __attribute__((noinline)) void unpack(const char * const * rows, size_t i, const Panel & panel, Ahead & ahead) {
+        unpack_simple<block_q5_1, has_minima>(rows, i, panel, ahead, with_fifth_bits);
     }
 };
 
@@ -261,22 +242,20 @@ struct Signed : Simple {
     static constexpr bool    is_signed = !adds_four;
     static constexpr int32_t offset    = adds_four ? 128 : 0;
 
-    static __m256i code_of(__m256i value) { return adds_four ? _mm256_xor_si256(value, _mm256_set1_epi8(-128)) : value; }
+    static Wide code_of(Wide value) { return adds_four ? value ^ all_bytes(128) : value; }
 };
 
 struct Q8_0 : Signed {
     static constexpr ggml_type type = GGML_TYPE_Q8_0;
 
-    static void unpack(const char * const * rows, size_t n_blocks, const Panel & panel) {
-        for (size_t i = 0; i < n_blocks; ++i) {
-            put_scales<block_q8_0>(rows, i, panel);
-            for (size_t eight = 0; eight < n_eights; ++eight) {
-                for (size_t part = 0; part < 2; ++part) {
-                    const Groups groups = groups_of([&](size_t row) { return block_of<block_q8_0>(rows[8 * eight + row], i)->qs + 16 * part; });
-                    for (size_t g = 0; g < 4; ++g) {
-                        put(panel.codes, 8 * i + 4 * part + g, eight, code_of(groups.of[g]));
-                    }
-                }
+    static __attribute__((noinline)) void unpack(const char * const * rows, size_t i, const Panel & panel, Ahead & ahead) {
+        for (size_t band = 0; band < n_bands; ++band) {
+            ahead.fetch();
+            const auto block = [&](size_t row) { return block_of<block_q8_0>(rows[n_band * band + row], i); };
+            put(panel.scales + n_band * band, floats_of_halves(groups_of(block).of[0]));
+            const EightGroups groups = eight_groups_of([&](size_t row) { return block(row)->qs; });
+            for (size_t g = 0; g < 8; ++g) {
+                put(panel.codes, g, band, code_of(groups.of[g]));
             }
         }
     }
@@ -285,30 +264,24 @@ struct Q8_0 : Signed {
 struct IQ4_NL : Signed {
     static constexpr ggml_type type = GGML_TYPE_IQ4_NL;
 
-    static void unpack(const char * const * rows, size_t n_blocks, const Panel & panel) {
-        for (size_t i = 0; i < n_blocks; ++i) {
-            put_scales<block_iq4_nl>(rows, i, panel);
-            unpack_halves<block_iq4_nl>(rows, i, panel.codes, value_of);
-        }
+    static __attribute__((noinline)) void unpack(const char * const * rows, size_t i, const Panel & panel, Ahead & ahead) {
+        unpack_simple<block_iq4_nl>(rows, i, panel, ahead, [](const auto &, size_t, Wide codes) { return value_of(codes); });
     }
 
   protected:
-    static __m256i value_of(size_t, size_t, __m256i codes) {
+    static Wide value_of(Wide codes) {
         const __m128i values = _mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113);
-        return code_of(_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), codes));
+        return code_of(looked_up(each_quarter(values), codes));
     }
 };
 
 struct IQ4_NLx8 : IQ4_NL {
     static constexpr bool interleaved = true;
 
-    static void unpack(const char * const * rows, size_t n_blocks, const Panel & panel) {
-        for (size_t i = 0; i < n_blocks; ++i) {
-            for (size_t eight = 0; eight < n_eights; ++eight) {
-                const auto & block = *block_of<Eight<block_iq4_nl>>(rows[8 * eight], i);
-                put_scales(block.scales, i, eight, panel);
-                unpack_halves(interleaved_groups(block.codes), i, eight, panel.codes, value_of);
-            }
+    static __attribute__((noinline)) void unpack(const char * const * rows, size_t i, const Panel & panel, Ahead & ahead) {
+        for (size_t band = 0; band < n_bands; ++band) {
+            ahead.fetch();
+            unpack_halves(unpack_eights<block_iq4_nl>(rows + n_band * band, i, band, panel), band, panel.codes, [](size_t, Wide codes) { return value_of(codes); });
         }
     }
 };
@@ -316,6 +289,7 @@ struct IQ4_NLx8 : IQ4_NL {
 // ---- blocks of 256 whose parts have whole numbers for scales ----
 
 struct Super {
+    static constexpr size_t n_fetches  = 4 * n_bands;
     static constexpr size_t block      = n_block;
     static constexpr size_t own_block  = n_super;
     static constexpr int32_t offset    = 0;
@@ -323,82 +297,72 @@ struct Super {
     static constexpr bool   is_signed  = false;
     static constexpr bool   has_minima = true;
     static constexpr bool   interleaved = false;
+    static constexpr bool   is_whole   = !adds_four; // scales, and so the sums over a block of 256
 
-    static void put_scales(float * dst, __m256i scales, __m256 delta) {
-        if (adds_four) {
-            put(dst, _mm256_mul_ps(_mm256_cvtepi32_ps(scales), delta));
-        } else {
-            const __m256i pairs = _mm256_or_si256(_mm256_and_si256(scales, _mm256_set1_epi32(0xFFFF)), _mm256_slli_epi32(scales, 16));
-            put(dst, _mm256_castsi256_ps(pairs));
-        }
+    static void put_scales(float * dst, Wide scales, WideFloats delta) {
+        put(dst, is_whole ? pairs_of(scales) : floats_of(scales) * delta);
     }
+
+    static WideFloats pairs_of(Wide scales) { return (WideFloats)((scales & all_words(0xFFFF)) | left(scales, 16)); }
 };
 
 // Eight scales and half minima of six bits each, behind what both are multiplied by.
-template <typename Block> inline void put_sixes(const char * const * rows, size_t i, const Panel & panel) {
-    const __m256i six = _mm256_set1_epi8(63), four = _mm256_set1_epi8(15), two = _mm256_set1_epi8(48), byte = _mm256_set1_epi32(255);
-    for (size_t eight = 0; eight < n_eights; ++eight) {
-        const Groups  head  = groups_of([&](size_t row) { return block_of<Block>(rows[8 * eight + row], i); });
-        const __m256  delta = low_halves(head.of[0]), least = _mm256_sub_ps(_mm256_setzero_ps(), high_halves(head.of[0]));
-        const __m256i upper = head.of[3];
-        const __m256i scales[] = { _mm256_and_si256(head.of[1], six),
-                                   _mm256_or_si256(_mm256_and_si256(upper, four),
-                                                   _mm256_and_si256(_mm256_srli_epi32(head.of[1], 2), two)) };
-        const __m256i minima[] = { _mm256_and_si256(head.of[2], six),
-                                   _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi32(upper, 4), four),
-                                                   _mm256_and_si256(_mm256_srli_epi32(head.of[2], 2), two)) };
-        put(panel.deltas + i * n_panel_rows + 8 * eight, delta);
+template <typename Block> EDGEKV_INLINE void put_sixes(const char * const * rows, size_t i, const Panel & panel) {
+    const Wide six = all_bytes(63), four = all_bytes(15), two = all_bytes(48), byte = all_words(255);
+    for (size_t band = 0; band < n_bands; ++band) {
+        const Groups     head  = groups_of([&](size_t row) { return block_of<Block>(rows[n_band * band + row], i); });
+        const WideFloats delta = floats_of_halves(head.of[0]), least = WideFloats{} - floats_of_halves(right(head.of[0], 16));
+        const Wide       upper = head.of[3];
+        const Wide scales[] = { head.of[1] & six, (upper & four) | (right(head.of[1], 2) & two) };
+        const Wide minima[] = { head.of[2] & six, (right(upper, 4) & four) | (right(head.of[2], 2) & two) };
+        put(panel.deltas + n_band * band, delta);
         for (int part = 0; part < 8; ++part) {
-            const size_t  at    = (8 * i + part) * n_panel_rows + 8 * eight;
-            const __m128i shift = _mm_cvtsi32_si128(8 * (part % 4));
-            Super::put_scales(panel.scales + at, _mm256_and_si256(_mm256_srl_epi32(scales[part / 4], shift), byte), delta);
-            put(panel.minima + at, _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srl_epi32(minima[part / 4], shift), byte)), least));
+            const size_t at = part * n_panel_rows + n_band * band;
+            Super::put_scales(panel.scales + at, right(scales[part / 4], 8 * (part % 4)) & byte, delta);
+            put(panel.minima + at, floats_of(right(minima[part / 4], 8 * (part % 4)) & byte) * least);
         }
     }
 }
 
-// `change` makes the codes of a part of 32 of the half bytes of its group; `at` finds those from byte `offset` of each row on.
-template <typename At, typename Change> inline void unpack_parts(const At & at, size_t i, size_t eight, uint8_t * codes, const Change & change) {
-    for (size_t pair = 0; pair < 4; ++pair) { // of parts of 32
-        for (size_t piece = 0; piece < 2; ++piece) {
-            const Groups groups = at(32 * pair + 16 * piece);
-            for (size_t g = 0; g < 4; ++g) {
-                const size_t group = 64 * i + 16 * pair + 4 * piece + g;
-                put(codes, group, eight, change(2 * pair, 4 * piece + g, low_half(groups.of[g])));
-                put(codes, group + 8, eight, change(2 * pair + 1, 4 * piece + g, high_half(groups.of[g])));
-            }
+// `change` makes the codes of a part of 32 of the half bytes of its group; `at` finds the 32 bytes of a pair of parts.
+template <typename At, typename Change> EDGEKV_INLINE void unpack_parts(const At & at, size_t band, uint8_t * codes, Ahead & ahead, const Change & change) {
+    for (size_t pair = 0; pair < 4; ++pair) {
+        ahead.fetch();
+        const EightGroups groups = at(pair);
+        for (size_t g = 0; g < 8; ++g) {
+            put(codes, 16 * pair + g, band, change(2 * pair, g, low_half(groups.of[g])));
+            put(codes, 16 * pair + 8 + g, band, change(2 * pair + 1, g, high_half(groups.of[g])));
         }
     }
 }
 
 template <typename Block, typename Change>
-inline void unpack_parts(const char * const * rows, size_t i, size_t eight, uint8_t * codes, const Change & change) {
-    const auto at = [&](size_t offset) {
-        return groups_of([&](size_t row) { return block_of<Block>(rows[8 * eight + row], i)->qs + offset; });
+EDGEKV_INLINE void unpack_parts(const char * const * rows, size_t i, size_t band, uint8_t * codes, Ahead & ahead, const Change & change) {
+    const auto at = [&](size_t pair) {
+        return eight_groups_of([&](size_t row) { return block_of<Block>(rows[n_band * band + row], i)->qs + 32 * pair; });
     };
-    unpack_parts(at, i, eight, codes, change);
+    unpack_parts(at, band, codes, ahead, change);
 }
 
 struct Q4_K : Super {
     static constexpr ggml_type type      = GGML_TYPE_Q4_K;
     static constexpr size_t    n_at_once = 8;
 
-    static void unpack(const char * const * rows, size_t n_blocks, const Panel & panel) {
-        for (size_t i = 0; i < n_blocks; ++i) {
-            put_sixes<block_q4_K>(rows, i, panel);
-            for (size_t eight = 0; eight < n_eights; ++eight) {
-                unpack_parts<block_q4_K>(rows, i, eight, panel.codes, unchanged);
-            }
+    static __attribute__((noinline)) void unpack(const char * const * rows, size_t i, const Panel & panel, Ahead & ahead) {
+        put_sixes<block_q4_K>(rows, i, panel);
+        for (size_t band = 0; band < n_bands; ++band) {
+            unpack_parts<block_q4_K>(rows, i, band, panel.codes, ahead, [](size_t, size_t, Wide codes) { return codes; });
         }
     }
 };
 
 // Eight scales, and eight minima, of six bits each in 12 bytes.
 inline __m128i sixes_of(const uint8_t * bytes) {
-    uint32_t words[3];
-    std::memcpy(words, bytes, sizeof(words));
-    return _mm_setr_epi32(static_cast<int>(words[0] & 0x3f3f3f3f), static_cast<int>((words[2] & 0x0f0f0f0f) | (words[0] >> 2 & 0x30303030)),
-                          static_cast<int>(words[1] & 0x3f3f3f3f), static_cast<int>((words[2] >> 4 & 0x0f0f0f0f) | (words[1] >> 2 & 0x30303030)));
+    const __m128i words = load16(bytes); // codes follow
+    const __m128i lower = _mm_srlv_epi32(_mm_shuffle_epi32(words, 0b10'01'10'00), _mm_setr_epi32(0, 0, 0, 4));
+    const __m128i upper = _mm_srli_epi32(_mm_shuffle_epi32(words, 0b01'01'00'00), 2);
+    return _mm_or_si128(_mm_and_si128(lower, _mm_setr_epi32(0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f)),
+                        _mm_and_si128(upper, _mm_setr_epi32(0, 0x30303030, 0, 0x30303030)));
 }
 
 struct Q4_Kx8 : Q4_K {
@@ -410,21 +374,27 @@ struct Q4_Kx8 : Q4_K {
         uint8_t   codes[8 * QK_K / 2];
     };
 
-    static void unpack(const char * const * rows, size_t n_blocks, const Panel & panel) {
-        for (size_t i = 0; i < n_blocks; ++i) {
-            for (size_t eight = 0; eight < n_eights; ++eight) {
-                const Block & block = *block_of<Block>(rows[8 * eight], i);
-                const __m256  delta = _mm256_cvtph_ps(load16(block.deltas));
-                const __m256  least = _mm256_sub_ps(_mm256_setzero_ps(), _mm256_cvtph_ps(load16(block.least)));
-                put(panel.deltas + i * n_panel_rows + 8 * eight, delta);
-                for (size_t part = 0; part < 8; ++part) {
-                    const size_t  at    = (8 * i + part) * n_panel_rows + 8 * eight;
-                    const __m128i bytes = sixes_of(block.sixes[part]);
-                    put_scales(panel.scales + at, _mm256_cvtepu8_epi32(bytes), delta);
-                    put(panel.minima + at, _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_unpackhi_epi64(bytes, bytes))), least));
-                }
-                unpack_parts([&](size_t offset) { return interleaved_groups(block.codes + 8 * offset); }, i, eight, panel.codes, unchanged);
+    static __attribute__((noinline)) void unpack(const char * const * rows, size_t i, const Panel & panel, Ahead & ahead) {
+        for (size_t band = 0; band < n_bands; ++band) {
+            const Eights     eights(rows + n_band * band);
+            const auto       halves = [&](auto Block::*member) { return eights.halves([&](const char * block) { return block_of<Block>(block, i)->*member; }); };
+            const WideFloats delta = halves(&Block::deltas), least = WideFloats{} - halves(&Block::least);
+            put(panel.deltas + n_band * band, delta);
+            for (size_t part = 0; part < 8; ++part) {
+                const size_t at    = part * n_panel_rows + n_band * band;
+                const auto   sixes = [&](const char * block) { return sixes_of(block_of<Block>(block, i)->sixes[part]); };
+                put_scales(panel.scales + at, eights.first_bytes(sixes), delta);
+                put(panel.minima + at, floats_of(eights.last_bytes(sixes)) * least);
             }
+            const auto codes = [&](size_t pair) {
+                EightGroups groups;
+                for (size_t w = 0; w < 4; ++w) {
+                    eights.words([&](const char * block) { return block_of<Block>(block, i)->codes + 256 * pair + 64 * w; }, groups.of[2 * w],
+                                 groups.of[2 * w + 1]);
+                }
+                return groups;
+            };
+            unpack_parts(codes, band, panel.codes, ahead, [](size_t, size_t, Wide codes) { return codes; });
         }
     }
 };
@@ -433,18 +403,13 @@ struct Q5_K : Super {
     static constexpr ggml_type type      = GGML_TYPE_Q5_K;
     static constexpr size_t    n_at_once = 4;
 
-    static void unpack(const char * const * rows, size_t n_blocks, const Panel & panel) {
-        for (size_t i = 0; i < n_blocks; ++i) {
-            put_sixes<block_q5_K>(rows, i, panel);
-            for (size_t eight = 0; eight < n_eights; ++eight) {
-                Groups fifth[2]; // bit `part` of each byte
-                for (size_t piece = 0; piece < 2; ++piece) {
-                    fifth[piece] = groups_of([&](size_t row) { return block_of<block_q5_K>(rows[8 * eight + row], i)->qh + 16 * piece; });
-                }
-                unpack_parts<block_q5_K>(rows, i, eight, panel.codes, [&](size_t part, size_t group, __m256i low) {
-                    return _mm256_or_si256(low, upper_bits<1>(fifth[group / 4].of[group % 4], static_cast<int>(part)));
-                });
-            }
+    static __attribute__((noinline)) void unpack(const char * const * rows, size_t i, const Panel & panel, Ahead & ahead) {
+        put_sixes<block_q5_K>(rows, i, panel);
+        for (size_t band = 0; band < n_bands; ++band) {
+            const EightGroups fifth = eight_groups_of([&](size_t row) { return block_of<block_q5_K>(rows[n_band * band + row], i)->qh; });
+            unpack_parts<block_q5_K>(rows, i, band, panel.codes, ahead, [&](size_t part, size_t group, Wide low) { // bit `part` of each byte
+                return low | upper_bits<1>(fifth.of[group], static_cast<int>(part));
+            });
         }
     }
 };
@@ -454,50 +419,49 @@ struct Q6_K : Super {
     static constexpr size_t    n_at_once  = 2;
     static constexpr size_t    block      = 16;
     static constexpr int32_t   offset     = adds_four ? 32 : 0;
-    static constexpr bool      has_minima = !adds_four; // an offset of whole scales would have to be multiplied by them
+    static constexpr bool      has_minima = !adds_four; // there an offset would have to be multiplied by scales
+    static constexpr bool      is_whole   = true;
 
-    static void unpack(const char * const * rows, size_t n_blocks, const Panel & panel) {
-        for (size_t i = 0; i < n_blocks; ++i) {
-            for (size_t eight = 0; eight < n_eights; ++eight) {
-                put_signed(rows, i, eight, panel);
-                for (size_t quarter = 0; quarter < 4; ++quarter) { // 16 of the low halves of bytes beside 16 more, in each 128 weights
-                    unpack_quarter(rows, i, eight, quarter, panel.codes);
-                }
-            }
+    static __attribute__((noinline)) void unpack(const char * const * rows, size_t i, const Panel & panel, Ahead & ahead) {
+        for (size_t band = 0; band < n_bands; ++band) {
+            put_signed(rows, i, band, panel);
+            unpack_half(rows, i, band, 0, panel.codes, ahead);
+            unpack_half(rows, i, band, 1, panel.codes, ahead);
         }
     }
 
   private:
     // Sixteen scales of a signed byte, before what they are multiplied by.
-    static void put_signed(const char * const * rows, size_t i, size_t eight, const Panel & panel) {
-        const auto   block  = [&](size_t row) { return block_of<block_q6_K>(rows[8 * eight + row], i); };
-        const Groups scales = groups_of([&](size_t row) { return block(row)->scales; });
-        const __m256 delta  = high_halves(heads_of([&](size_t row) { return block(row)->scales + 14; }));
-        const __m256 least  = _mm256_mul_ps(delta, _mm256_set1_ps(-32.0f));
-        put(panel.deltas + i * n_panel_rows + 8 * eight, delta);
+    static EDGEKV_INLINE void put_signed(const char * const * rows, size_t i, size_t band, const Panel & panel) {
+        const auto   block  = [&](size_t row) { return block_of<block_q6_K>(rows[n_band * band + row], i); };
+        const Groups     scales = groups_of([&](size_t row) { return block(row)->scales; });
+        const Groups     ends   = groups_of([&](size_t row) { return block(row)->scales + 2; }); // they end with the block
+        const WideFloats delta  = floats_of_halves(right(ends.of[3], 16));
+        const WideFloats least  = delta * -32.0f;
+        put(panel.deltas + n_band * band, delta);
         for (int part = 0; part < 16; ++part) {
-            const size_t  at    = (16 * i + part) * n_panel_rows + 8 * eight;
-            const __m256i upper = _mm256_sll_epi32(scales.of[part / 4], _mm_cvtsi32_si128(24 - 8 * (part % 4)));
-            const __m256i scale = _mm256_srai_epi32(upper, 24);
-            put_scales(panel.scales + at, scale, delta);
+            const size_t at    = part * n_panel_rows + n_band * band;
+            const Wide   scale = (Wide)((Signs)left(scales.of[part / 4], 24 - 8 * (part % 4)) >> 24);
+            put(panel.scales + at, adds_four ? (WideFloats)scale : pairs_of(scale));
             if (has_minima) {
-                put(panel.minima + at, _mm256_mul_ps(_mm256_cvtepi32_ps(scale), least));
+                put(panel.minima + at, floats_of(scale) * least);
             }
         }
     }
 
-    static void unpack_quarter(const char * const * rows, size_t i, size_t eight, size_t quarter, uint8_t * codes) {
-        const size_t of_128 = quarter / 2, piece = quarter % 2;
-        const auto   block  = [&](size_t row) { return block_of<block_q6_K>(rows[8 * eight + row], i); };
-        const Groups first  = groups_of([&](size_t row) { return block(row)->ql + 64 * of_128 + 16 * piece; });
-        const Groups second = groups_of([&](size_t row) { return block(row)->ql + 64 * of_128 + 32 + 16 * piece; });
-        const Groups upper  = groups_of([&](size_t row) { return block(row)->qh + 32 * of_128 + 16 * piece; });
-        for (size_t g = 0; g < 4; ++g) {
-            const size_t group = 64 * i + 32 * of_128 + 4 * piece + g;
-            put(codes, group, eight, _mm256_or_si256(low_half(first.of[g]), upper_bits<2>(upper.of[g], 0)));
-            put(codes, group + 8, eight, _mm256_or_si256(low_half(second.of[g]), upper_bits<2>(upper.of[g], 2)));
-            put(codes, group + 16, eight, _mm256_or_si256(high_half(first.of[g]), upper_bits<2>(upper.of[g], 4)));
-            put(codes, group + 24, eight, _mm256_or_si256(high_half(second.of[g]), upper_bits<2>(upper.of[g], 6)));
+    // 128 weights: four parts of 32, two of which share bytes of lower halves, and all share bytes of upper bits.
+    static EDGEKV_INLINE void unpack_half(const char * const * rows, size_t i, size_t band, size_t half, uint8_t * codes, Ahead & ahead) {
+        const auto        block  = [&](size_t row) { return block_of<block_q6_K>(rows[n_band * band + row], i); };
+        const EightGroups upper  = eight_groups_of([&](size_t row) { return block(row)->qh + 32 * half; });
+        for (size_t part = 0; part < 2; ++part) {
+            ahead.fetch();
+            const EightGroups lower = eight_groups_of([&](size_t row) { return block(row)->ql + 64 * half + 32 * part; });
+            for (size_t g = 0; g < 8; ++g) {
+                const size_t group = 32 * half + 8 * part + g;
+                const int    from  = static_cast<int>(2 * part);
+                put(codes, group, band, low_half(lower.of[g]) | upper_bits<2>(upper.of[g], from));
+                put(codes, group + 16, band, high_half(lower.of[g]) | upper_bits<2>(upper.of[g], from + 4));
+            }
         }
     }
 };

@@ -12,8 +12,6 @@ namespace edgekv {
 
 constexpr size_t n_panel_weights = 16 * 1024; // that are unpacked together: they and the columns beside them stay in the first cache
 
-constexpr int64_t n_fewest_columns = 5; // that panels are for: more than a draft and the token before it
-
 // What one block of a column is multiplied by, and what the sum of its numbers is for: weights have minima, or their codes an offset.
 struct BlockFactor {
     float scale;
@@ -51,9 +49,9 @@ struct TypeProducts {
     ggml_type        type;
     edgekv_row_order order;
     size_t           block; // elements that share a BlockFactor; depth is a multiple of the type's own block
+    int64_t          fewest_columns; // fewer are left to ggml
     void (*quantise)(const float * column, size_t depth, int8_t * codes, BlockFactor * factors);
     void (*multiply)(const Product & product, size_t first_row, size_t end_row, void * workspace);
-    void (*multiply_few)(const Product & product, size_t first_row, size_t end_row); // fewer columns; NULL = these are left to ggml
 };
 
 struct Products {
