@@ -49,12 +49,30 @@ inline std::vector<float> normal_values(size_t n, uint32_t seed) {
     return values;
 }
 
+// Blocks that begin with a scale, and are any codes behind it, of 8 numbers or 4 each. To search for the best ones takes ggml long.
+inline bool is_of_grids(ggml_type type) {
+    return type == GGML_TYPE_IQ2_XXS || type == GGML_TYPE_IQ2_XS || type == GGML_TYPE_IQ2_S || type == GGML_TYPE_IQ3_XXS || type == GGML_TYPE_IQ3_S;
+}
+
+inline std::vector<uint8_t> random_blocks(ggml_type type, size_t n_bytes) {
+    std::mt19937         engine(1);
+    std::vector<uint8_t> bytes(n_bytes);
+    std::generate(bytes.begin(), bytes.end(), [&] { return static_cast<uint8_t>(engine()); });
+    for (size_t at = 0; at < n_bytes; at += ggml_type_size(type)) {
+        const ggml_fp16_t scale = ggml_fp32_to_fp16(0.01f * static_cast<float>(1 + engine() % 16));
+        std::memcpy(&bytes[at], &scale, sizeof(scale));
+    }
+    return bytes;
+}
+
 // Normal values, some of them large, as a file has them. Every set of kernels is tested with the same ones: ggml takes longer to
 // quantise them than all kernels take to multiply them, so each shape is quantised once.
 inline const std::vector<uint8_t> & quantised_rows(ggml_type type, size_t n_rows, size_t depth) {
     static std::map<std::tuple<ggml_type, size_t, size_t>, std::vector<uint8_t>> made;
     auto & bytes = made[{ type, n_rows, depth }];
-    if (bytes.empty()) {
+    if (bytes.empty() && is_of_grids(type)) {
+        bytes = random_blocks(type, ggml_row_size(type, depth) * n_rows);
+    } else if (bytes.empty()) {
         auto values = normal_values(n_rows * depth, 1);
         for (size_t i = 0; i < values.size(); i += 37) {
             values[i] *= 5.0f;

@@ -17,6 +17,8 @@ std::vector<Field> fields_of(ggml_type type, int n_bytes) {
     switch (type) {
         case GGML_TYPE_Q4_0:
         case GGML_TYPE_IQ4_NL: return { { 0, 2, 2 }, { 2, 16, n_bytes } };
+        case GGML_TYPE_MXFP4: return { { 0, 1, 1 }, { 1, 16, n_bytes } };
+        case GGML_TYPE_Q2_K: return { { 80, 2, 2 }, { 82, 2, 2 }, { 0, 16, 2 }, { 16, 64, n_bytes } };
         case GGML_TYPE_Q8_0: return { { 0, 2, 2 }, { 2, 32, n_bytes } };
         case GGML_TYPE_Q4_K: return { { 0, 2, 2 }, { 2, 2, 2 }, { 4, 12, sixes }, { 16, 128, n_bytes } };
         case GGML_TYPE_Q5_K: return { { 0, 2, 2 }, { 2, 2, 2 }, { 4, 12, sixes }, { 16, 32, n_bytes }, { 48, 128, n_bytes } };

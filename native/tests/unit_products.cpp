@@ -31,10 +31,14 @@ void test_errors(const TypeProducts & products) {
     }
 }
 
-// Where the scale of a block lies in it, and its minimum where it has one.
+// Where the scale of a block lies in it, and its minimum if it has one. If there is none, the first byte is a scale, an exponent.
 std::vector<size_t> half_floats(ggml_type type) {
+    const size_t last = ggml_type_size(type) - sizeof(ggml_fp16_t);
     switch (type) {
-        case GGML_TYPE_Q6_K: return { ggml_type_size(type) - sizeof(ggml_fp16_t) };
+        case GGML_TYPE_MXFP4: return {};
+        case GGML_TYPE_Q2_K: return { last - sizeof(ggml_fp16_t), last };
+        case GGML_TYPE_Q3_K:
+        case GGML_TYPE_Q6_K: return { last };
         case GGML_TYPE_Q4_1:
         case GGML_TYPE_Q5_1:
         case GGML_TYPE_Q4_K:
@@ -58,6 +62,9 @@ void test_extremes(const TypeProducts & products) {
         for (size_t block = 0; block < weights.bytes.size(); block += ggml_type_size(products.type)) {
             for (const size_t at : half_floats(products.type)) {
                 std::memcpy(&weights.bytes[block + at], &scale, sizeof(scale));
+            }
+            if (half_floats(products.type).empty()) {
+                weights.bytes[block] = 126;
             }
         }
         weights.repack(products.order);
@@ -108,18 +115,23 @@ void test_columns_not_finite(const TypeProducts & products) {
 void test_weights_not_finite(const TypeProducts & products) {
     constexpr size_t depth = 512, damaged = 19;
     const auto       columns = normal_values(n_many * depth, 8);
+    const auto       test    = [&](size_t at, const auto & value) { // in the last block of the row
+        Weights weights(products.type, 48, depth);
+        std::memcpy(&weights.bytes[(damaged + 1) * weights.row_bytes - ggml_type_size(products.type) + at], &value, sizeof(value));
+        weights.repack(products.order);
+        each_product(products, weights, columns, [&](const std::vector<float> & found) {
+            for (size_t i = 0; i < found.size(); ++i) {
+                CHECK(std::isfinite(found[i]) == (i % weights.n_rows != damaged));
+            }
+        });
+    };
     for (const float value : { NAN, INFINITY, -INFINITY }) {
         for (const size_t at : half_floats(products.type)) {
-            Weights           weights(products.type, 48, depth);
-            const ggml_fp16_t half = ggml_fp32_to_fp16(value);
-            std::memcpy(&weights.bytes[(damaged + 1) * weights.row_bytes - ggml_type_size(products.type) + at], &half, sizeof(half));
-            weights.repack(products.order);
-            each_product(products, weights, columns, [&](const std::vector<float> & found) {
-                for (size_t i = 0; i < found.size(); ++i) {
-                    CHECK(std::isfinite(found[i]) == (i % weights.n_rows != damaged));
-                }
-            });
+            test(at, ggml_fp32_to_fp16(value));
         }
+    }
+    if (half_floats(products.type).empty()) {
+        test(0, uint8_t{ 255 }); // an exponent that stands for NaN
     }
 }
 
@@ -234,6 +246,12 @@ void test_products() {
     const Products * chosen = products();
     for (const Products * set : all_that_run()) {
         use_products(set);
+        for (const ggml_type type : { GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q5_0, GGML_TYPE_Q5_1, GGML_TYPE_Q8_0, GGML_TYPE_IQ4_NL,
+                                      GGML_TYPE_MXFP4, GGML_TYPE_Q2_K, GGML_TYPE_Q3_K, GGML_TYPE_Q4_K, GGML_TYPE_Q5_K, GGML_TYPE_Q6_K,
+                                      GGML_TYPE_IQ4_XS, GGML_TYPE_IQ2_XXS, GGML_TYPE_IQ2_XS, GGML_TYPE_IQ2_S, GGML_TYPE_IQ3_XXS,
+                                      GGML_TYPE_IQ3_S }) {
+            CHECK(products_of(type, edgekv_file_order, n_many) != nullptr);
+        }
         for (const ggml_type type : { GGML_TYPE_Q4_0, GGML_TYPE_Q8_0, GGML_TYPE_IQ4_NL, GGML_TYPE_Q2_K, GGML_TYPE_Q4_K, GGML_TYPE_Q5_K,
                                       GGML_TYPE_Q6_K, GGML_TYPE_MXFP4 }) {
             test_repacked(type);

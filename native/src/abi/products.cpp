@@ -24,7 +24,7 @@ void check(int32_t type, uint32_t depth, uint32_t n_rows, uint32_t n_tokens) {
              "depth=%u, n_rows=%u and n_tokens=%u are not possible; give at least 1, and a depth that is a multiple of %u", depth, n_rows,
              n_tokens, block);
     }
-    if (processor().type_traits(known)->vec_dot == nullptr || ggml_quantize_requires_imatrix(known)) {
+    if (processor().type_traits(known)->vec_dot == nullptr) {
         fail(EDGEKV_STATUS_UNSUPPORTED, "random weights in %s cannot be had; measure another type", ggml_type_name(known));
     }
 }

@@ -50,8 +50,8 @@ inline Wide looked_up(Wide table, Wide index) { return _mm512_shuffle_epi8(table
 // The lower halves of 32 bits as floats of two bytes.
 inline WideFloats floats_of_halves(Wide words) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words)); }
 
-// Of two times eight rows that lie side by side: 8 bytes of each, the first four of all rows and the last four; and what is 8 halves, or
-// 16 bytes, the first 8 or the last 8 of which count, of each eight.
+// Of two times eight rows that lie side by side: 8 bytes of each, the first four of all rows and the last four; and of each eight
+// what is 8 floats or numbers of two bytes, or 16 bytes, the first 8 or the last 8 of which count.
 struct Eights {
     const char * blocks[2];
 
@@ -65,6 +65,9 @@ struct Eights {
     }
     template <typename At> WideFloats halves(const At & at) const {
         return _mm512_cvtph_ps(_mm256_inserti128_si256(_mm256_castsi128_si256(load16(at(blocks[0]))), load16(at(blocks[1])), 1));
+    }
+    template <typename At> Wide shorts(const At & at) const {
+        return _mm512_cvtepu16_epi32(_mm256_inserti128_si256(_mm256_castsi128_si256(load16(at(blocks[0]))), load16(at(blocks[1])), 1));
     }
     template <typename At> Wide first_bytes(const At & at) const {
         return _mm512_cvtepu8_epi32(_mm_unpacklo_epi64(at(blocks[0]), at(blocks[1])));
@@ -112,6 +115,7 @@ struct Eights {
         second = _mm256_permute4x64_epi64(_mm256_castps_si256(_mm256_shuffle_ps(a, b, 0xDD)), 0xD8);
     }
     template <typename At> WideFloats halves(const At & at) const { return _mm256_cvtph_ps(load16(at(block))); }
+    template <typename At> Wide       shorts(const At & at) const { return _mm256_cvtepu16_epi32(load16(at(block))); }
     template <typename At> Wide       first_bytes(const At & at) const { return _mm256_cvtepu8_epi32(at(block)); }
     template <typename At> Wide       last_bytes(const At & at) const { return _mm256_cvtepu8_epi32(_mm_unpackhi_epi64(at(block), at(block))); }
 };

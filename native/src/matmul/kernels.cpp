@@ -1,9 +1,11 @@
 // Compiled once for each set of instructions, with its options; EDGEKV_INSTRUCTIONS is its name. EDGEKV_DOT4 is defined where a
 // register adds up products of four bytes (`vpdpbusd`).
-#include "matmul/column_tiles.h"
-#include "matmul/panel.h"
-#include "matmul/rows_q6_k.h"
 #include "kernels/vectors.h"
+#include "matmul/column_tiles.h"
+#include "matmul/few_rows.h"
+#include "matmul/panel_folded.h"
+#include "matmul/panel_grids.h"
+#include "matmul/tile_sums.h"
 
 #include <algorithm>
 #include <type_traits>
@@ -14,278 +16,6 @@ namespace {
 
 #define EDGEKV_TEXT_(a) #a
 #define EDGEKV_TEXT(a)  EDGEKV_TEXT_(a)
-
-// ---- registers ----
-
-// As many columns at once as leave enough sums to hide the latency of their additions, and fit the registers.
-#if defined(__AVX512VNNI__) || defined(EDGEKV_DOT4_EMULATED)
-constexpr size_t n_wide = 16, n_columns_at_once = 6;
-#else
-constexpr size_t n_wide = 8, n_columns_at_once = 4;
-#endif
-constexpr size_t n_vectors = n_panel_rows / n_wide;
-
-using Floats = float __attribute__((vector_size(4 * n_wide)));
-using Ints   = int32_t __attribute__((vector_size(4 * n_wide)));
-
-template <typename To> inline To read(const void * src) {
-    To to;
-    std::memcpy(&to, src, sizeof(to));
-    return to;
-}
-
-inline Floats all_of(float x) { return Floats{} + x; }
-
-// a * b + c, rounded once. Sums of more are written with it, so that no compiler chooses their order: columns of tiles of all sizes add up
-// alike.
-inline Floats fused(Floats a, Floats b, Floats c) {
-#if defined(__AVX512VNNI__)
-    return _mm512_fmadd_ps(a, b, c);
-#elif defined(EDGEKV_DOT4_EMULATED)
-    __m256 halves[3][2];
-    std::memcpy(halves[0], &a, sizeof(a));
-    std::memcpy(halves[1], &b, sizeof(b));
-    std::memcpy(halves[2], &c, sizeof(c));
-    for (size_t i = 0; i < 2; ++i) {
-        halves[2][i] = _mm256_fmadd_ps(halves[0][i], halves[1][i], halves[2][i]);
-    }
-    return read<Floats>(halves[2]);
-#else
-    return _mm256_fmadd_ps(a, b, c);
-#endif
-}
-
-// Four numbers of a column, in each lane.
-inline Ints four_of(const int8_t * codes) { return Ints{} + read<int32_t>(codes); }
-
-#if defined(EDGEKV_DOT4)
-
-// sum + the products of four unsigned bytes of each lane with four signed ones.
-inline Ints dot4(Ints sum, Ints codes, Ints four) {
-#    if defined(__AVX512VNNI__)
-    return (Ints)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)codes, (__m512i)four);
-#    elif defined(__AVXVNNI__)
-    return (Ints)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)codes, (__m256i)four);
-#    else
-    for (int byte = 0; byte < 4; ++byte) {
-        sum += (codes >> (8 * byte) & 255) * (four << (24 - 8 * byte) >> 24);
-    }
-    return sum;
-#    endif
-}
-
-#endif
-
-// ---- a tile: the rows of a panel times some columns ----
-
-template <size_t n_columns> using Sums = Ints[n_columns][n_vectors];
-
-// What a block's sums of products of codes begin with.
-template <typename Weights> inline Ints start_of(const BlockFactor & factor) {
-    return Weights::offset != 0 ? Ints{} + factor.start : Ints{};
-}
-
-#if defined(EDGEKV_DOT4)
-
-// Products of a block's codes, added up.
-template <typename Weights, size_t n_columns>
-EDGEKV_INLINE void add_up(Sums<n_columns> & sums, const uint8_t * codes, const float *, const Tile<n_columns> & tile, size_t k) {
-    for (size_t c = 0; c < n_columns; ++c) {
-        for (size_t v = 0; v < n_vectors; ++v) {
-            sums[c][v] = start_of<Weights>(tile.factors[c][k / Weights::block]);
-        }
-    }
-#    pragma GCC unroll 8
-    for (size_t group = 0; group < Weights::block / 4; ++group) {
-        Ints weights[n_vectors];
-#    pragma GCC unroll 2
-        for (size_t v = 0; v < n_vectors; ++v) {
-            weights[v] = read<Ints>(codes + group * n_group + v * sizeof(Ints));
-        }
-#    pragma GCC unroll 8
-        for (size_t c = 0; c < n_columns; ++c) {
-            const Ints four = four_of(tile.codes[c] + k + 4 * group);
-#    pragma GCC unroll 2
-            for (size_t v = 0; v < n_vectors; ++v) {
-                sums[c][v] = dot4(sums[c][v], weights[v], four);
-            }
-        }
-    }
-}
-
-#else
-
-inline __m256i pairs(__m256i codes, __m256i four) { return _mm256_maddubs_epi16(codes, four); }
-
-// Products of a block's codes, added up; where scales are whole numbers, times them, and onto the sums.
-template <typename Weights, size_t n_columns>
-EDGEKV_INLINE void add_up(Sums<n_columns> & sums, const uint8_t * codes, const float * scales, const Tile<n_columns> & tile, size_t k) {
-    constexpr size_t n_groups = Weights::block / 4;
-    __m256i          factor[n_vectors];
-    for (size_t v = 0; v < n_vectors; ++v) {
-        factor[v] = Weights::has_deltas ? read<__m256i>(scales + v * n_wide) : _mm256_set1_epi16(1);
-    }
-#    pragma GCC unroll 8
-    for (size_t first = 0; first < n_groups; first += Weights::n_at_once) {
-        __m256i parts[n_columns][n_vectors]; // sums of pairs of products
-#    pragma GCC unroll 8
-        for (size_t group = first; group < first + Weights::n_at_once; ++group) {
-            __m256i weights[n_vectors], sizes[n_vectors];
-#    pragma GCC unroll 2
-            for (size_t v = 0; v < n_vectors; ++v) {
-                weights[v] = read<__m256i>(codes + group * n_group + v * n_group / 2);
-                sizes[v]   = Weights::is_signed ? _mm256_abs_epi8(weights[v]) : weights[v];
-            }
-#    pragma GCC unroll 4
-            for (size_t c = 0; c < n_columns; ++c) {
-                const auto four = (__m256i)four_of(tile.codes[c] + k + 4 * group);
-#    pragma GCC unroll 2
-                for (size_t v = 0; v < n_vectors; ++v) {
-                    const __m256i part = pairs(sizes[v], Weights::is_signed ? _mm256_sign_epi8(four, weights[v]) : four);
-                    parts[c][v]        = group == first ? part : _mm256_add_epi16(parts[c][v], part);
-                    asm("" : "+x"(parts[c][v])); // in this order: a compiler that rearranges sums keeps all parts, in memory
-                }
-            }
-        }
-#    pragma GCC unroll 4
-        for (size_t c = 0; c < n_columns; ++c) {
-#    pragma GCC unroll 2
-            for (size_t v = 0; v < n_vectors; ++v) {
-                const Ints sum      = (Ints)_mm256_madd_epi16(parts[c][v], factor[v]);
-                const bool is_first = first == 0 && !Weights::has_deltas;
-                sums[c][v]          = sum + (is_first ? start_of<Weights>(tile.factors[c][k / Weights::block]) : sums[c][v]);
-                asm("" : "+x"(sums[c][v]));
-            }
-        }
-    }
-}
-
-#endif
-
-template <size_t n_columns> struct Totals {
-    Floats of[n_columns][n_vectors];
-
-    auto &       operator[](size_t c) { return of[c]; }
-    const auto & operator[](size_t c) const { return of[c]; }
-};
-
-// Add what minima contribute over n parts of a unit; `first` is the first one's block in the columns.
-template <size_t n_columns>
-EDGEKV_INLINE void add_minima(Totals<n_columns> & totals, const Panel & panel, size_t first, size_t n, const Tile<n_columns> & tile) {
-    for (size_t part = 0; part < n; ++part) {
-        const float * minima = panel.minima + part * n_panel_rows;
-#pragma GCC unroll 8
-        for (size_t c = 0; c < n_columns; ++c) {
-#pragma GCC unroll 2
-            for (size_t v = 0; v < n_vectors; ++v) {
-                totals[c][v] = fused(read<Floats>(minima + v * n_wide), all_of(tile.factors[c][first + part].sum), totals[c][v]);
-            }
-        }
-    }
-}
-
-// Add a block of 32: a unit of a panel, which is the `unit`-th of the columns.
-template <typename Weights, size_t n_columns>
-EDGEKV_INLINE void add_simple(Totals<n_columns> & totals, const Panel & panel, size_t unit, const Tile<n_columns> & tile) {
-    Sums<n_columns> sums;
-    add_up<Weights, n_columns>(sums, panel.codes, panel.scales, tile, unit * Weights::block);
-#pragma GCC unroll 8
-    for (size_t c = 0; c < n_columns; ++c) {
-        const BlockFactor & factor = tile.factors[c][unit];
-#pragma GCC unroll 2
-        for (size_t v = 0; v < n_vectors; ++v) {
-            const Floats products = __builtin_convertvector(sums[c][v], Floats) * factor.scale;
-            totals[c][v]          = fused(products, read<Floats>(panel.scales + v * n_wide), totals[c][v]);
-            if (Weights::has_minima) {
-                totals[c][v] = fused(read<Floats>(panel.minima + v * n_wide), all_of(factor.sum), totals[c][v]);
-            }
-        }
-    }
-}
-
-// Add a block of 256, the activations of which have one scale.
-template <typename Weights, size_t n_columns>
-EDGEKV_INLINE void add_super(Totals<n_columns> & totals, const Panel & panel, size_t unit, const Tile<n_columns> & tile) {
-    constexpr size_t  n_parts = Weights::own_block / Weights::block;
-    const size_t      first   = unit * n_parts; // of the columns' blocks
-    Totals<n_columns> scaled  = {};
-    Sums<n_columns>   whole   = {}, parts;
-    auto &            sums    = adds_four ? parts : whole; // pairs are multiplied by their scale before they are added up
-    for (size_t part = 0; part < n_parts; ++part) {
-        const float * scales = panel.scales + part * n_panel_rows;
-        add_up<Weights, n_columns>(sums, panel.codes + part * (Weights::block / 4) * n_group, scales, tile, (first + part) * Weights::block);
-        if constexpr (adds_four) {
-#pragma GCC unroll 8
-            for (size_t c = 0; c < n_columns; ++c) {
-#pragma GCC unroll 2
-                for (size_t v = 0; v < n_vectors; ++v) {
-                    if constexpr (Weights::is_whole) {
-                        whole[c][v] += sums[c][v] * read<Ints>(scales + v * n_wide);
-                    } else {
-                        scaled[c][v] = fused(__builtin_convertvector(sums[c][v], Floats), read<Floats>(scales + v * n_wide), scaled[c][v]);
-                    }
-                }
-            }
-        }
-    }
-    if constexpr (Weights::has_minima) {
-        add_minima<n_columns>(totals, panel, first, n_parts, tile);
-    }
-#pragma GCC unroll 8
-    for (size_t c = 0; c < n_columns; ++c) {
-        const float scale = tile.factors[c][first].scale;
-#pragma GCC unroll 2
-        for (size_t v = 0; v < n_vectors; ++v) {
-            if constexpr (!Weights::is_whole) {
-                totals[c][v] = fused(scaled[c][v], all_of(scale), totals[c][v]);
-            } else {
-                totals[c][v] = fused(__builtin_convertvector(whole[c][v], Floats) * scale, read<Floats>(panel.deltas + v * n_wide), totals[c][v]);
-            }
-        }
-    }
-}
-
-template <typename Weights, size_t n_columns>
-EDGEKV_INLINE void add_unit(Totals<n_columns> & totals, const Panel & panel, size_t unit, const Tile<n_columns> & tile) {
-    if constexpr (Weights::has_deltas) {
-        add_super<Weights, n_columns>(totals, panel, unit, tile);
-    } else {
-        add_simple<Weights, n_columns>(totals, panel, unit, tile);
-    }
-}
-
-// Sums of rows, which a tile of columns has so far. Registers are copied one by one: totals whose address is taken are kept in memory.
-template <size_t n_columns> EDGEKV_INLINE void read_totals(Totals<n_columns> & totals, const Tile<n_columns> & tile, size_t n_rows) {
-#pragma GCC unroll 8
-    for (size_t c = 0; c < n_columns; ++c) {
-        float         row_sums[n_panel_rows];
-        const float * from = tile.out[c];
-        if (n_rows < n_panel_rows) {
-            std::memcpy(row_sums, from, n_rows * sizeof(float));
-            from = row_sums;
-        }
-#pragma GCC unroll 2
-        for (size_t v = 0; v < n_vectors; ++v) {
-            totals[c][v] = read<Floats>(from + v * n_wide);
-        }
-    }
-}
-
-template <size_t n_columns> EDGEKV_INLINE void write_totals(const Totals<n_columns> & totals, const Tile<n_columns> & tile, size_t n_rows) {
-#pragma GCC unroll 8
-    for (size_t c = 0; c < n_columns; ++c) {
-        float   row_sums[n_panel_rows];
-        float * to = n_rows < n_panel_rows ? row_sums : tile.out[c];
-#pragma GCC unroll 2
-        for (size_t v = 0; v < n_vectors; ++v) {
-            const Floats sum = totals[c][v];
-            std::memcpy(to + v * n_wide, &sum, sizeof(sum));
-        }
-        if (n_rows < n_panel_rows) {
-            std::memcpy(tile.out[c], row_sums, n_rows * sizeof(float));
-        }
-    }
-}
 
 // Some rows of a product, as a panel holds them.
 template <typename Weights> struct PanelRows {
@@ -346,14 +76,26 @@ template <typename Weights> void multiply_units(const Product & product, size_t 
     }
 }
 
-// Rows of Q6_K, with so many columns that panels are not faster.
-template <typename Weights> constexpr bool has_rows = adds_four && std::is_same_v<Weights, Q6_K>;
-constexpr size_t n_columns_of_rows = 3;
+// Types of which a few columns are multiplied row by row.
+template <typename Weights> struct ByRows {
+    using Row = void;
+};
+#if defined(EDGEKV_DOT4)
+template <> struct ByRows<Q2_K> {
+    using Row = RowQ2_K;
+};
+template <> struct ByRows<Q3_K> {
+    using Row = RowQ3_K;
+};
+template <> struct ByRows<Q6_K> {
+    using Row = RowQ6_K;
+};
+#endif
 
-void multiply_rows(const Product & product, size_t first_row, size_t end_row) {
-    each_tile<n_columns_of_rows>(product, Q6_K::block, first_row, 0, [&](const auto & tile) {
+template <typename Row> void multiply_rows(const Product & product, size_t first_row, size_t end_row) {
+    each_tile<Row::most_columns>(product, Row::Weights::block, first_row, 0, [&](const auto & tile) {
         for (size_t row = first_row; row < end_row; ++row) {
-            multiply_row(product.weights + row * product.row_bytes, product.row_bytes, product.columns.depth / n_super, tile, row - first_row);
+            multiply_row<Row>(product.weights + row * product.row_bytes, product.row_bytes, product.columns.depth / n_super, tile, row - first_row);
         }
     });
 }
@@ -388,9 +130,14 @@ template <typename Weights> void multiply(const Product & product, size_t first_
     const Panel panel  = { memory, reinterpret_cast<float *>(memory + n_panel_rows * panel_depth),
                            reinterpret_cast<float *>(memory + n_panel_rows * panel_depth) + n_panel_rows * panel_depth / 16,
                            reinterpret_cast<float *>(memory + n_panel_rows * panel_depth) + n_panel_rows * panel_depth / 8 };
-    if (has_rows<Weights> && product.n_columns <= n_columns_of_rows) {
-        multiply_rows(product, first_row, end_row);
-    } else if (product.n_columns <= n_columns_at_once) {
+    using Row = typename ByRows<Weights>::Row;
+    if constexpr (!std::is_void_v<Row>) {
+        if (product.n_columns <= Row::most_columns) {
+            multiply_rows<Row>(product, first_row, end_row);
+            return;
+        }
+    }
+    if (product.n_columns <= n_columns_at_once) {
         multiply_units<Weights>(product, first_row, end_row, panel);
     } else {
         multiply_panels<Weights>(product, first_row, end_row, panel);
@@ -432,6 +179,7 @@ template <typename Weights> void quantise(const float * column, size_t depth, in
         const float  size   = largest(most);
         const float  scale  = size / 127.0f;
         const __m256 invert = _mm256_set1_ps(size > 0.0f ? 127.0f / size : 0.0f);
+        int32_t      sum    = 0; // of a block's numbers so far
         for (size_t i = k; i < k + Weights::own_block; i += n_block) {
             __m256i whole[4];
             for (size_t part = 0; part < 4; ++part) {
@@ -444,24 +192,50 @@ template <typename Weights> void quantise(const float * column, size_t depth, in
             const __m256i fours = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes), _mm256_set1_epi16(1));
             const int32_t sums[] = { sum_of(_mm256_castsi256_si128(fours)), sum_of(_mm256_extracti128_si256(fours, 1)) };
             BlockFactor * factor = factors + i / Weights::block;
-            if (Weights::block == n_block) {
-                factor[0] = factor_of<Weights>(scale, sums[0] + sums[1]);
-            } else {
+            if (Weights::has_fours) {
+                factor[0].scale = scale;
+                factor[0].start = (sums[0] & 0xFFFF) | sums[1] * (1 << 16);
+            } else if (Weights::block < n_block) {
                 factor[0] = factor_of<Weights>(scale, sums[0]);
                 factor[1] = factor_of<Weights>(scale, sums[1]);
+            } else {
+                sum       = (i % Weights::block == 0 ? 0 : sum) + sums[0] + sums[1];
+                factor[0] = factor_of<Weights>(scale, sum);
             }
         }
     }
 }
 
-template <typename Weights> constexpr TypeProducts products_for() {
+template <typename Weights> constexpr TypeProducts products_for(int64_t fewest_columns = 1) {
     constexpr int together = Weights::interleaved ? 8 : 1;
-    return { Weights::type, { together, together > 1 ? 8 : 0 }, Weights::block, 1, quantise<Weights>, multiply<Weights> };
+    return { Weights::type, { together, together > 1 ? 8 : 0 }, Weights::block, fewest_columns, quantise<Weights>, multiply<Weights> };
 }
 
+// Types of less than four bits are unpacked more slowly than ggml multiplies one column, unless there are products row by row.
 constexpr TypeProducts types[] = {
-    products_for<Q4_0>(), products_for<Q4_1>(), products_for<Q5_0>(), products_for<Q5_1>(), products_for<Q8_0>(), products_for<IQ4_NL>(),
-    products_for<Q4_K>(), products_for<Q5_K>(), products_for<Q6_K>(), products_for<Q4_0x8>(), products_for<IQ4_NLx8>(), products_for<Q4_Kx8>(),
+    products_for<Q4_0>(),
+    products_for<Q4_1>(),
+    products_for<Q5_0>(),
+    products_for<Q5_1>(),
+    products_for<Q8_0>(),
+    products_for<IQ4_NL>(),
+    products_for<MXFP4>(),
+    products_for<Q2_K>(adds_four ? 1 : n_fewest_columns),
+    products_for<Q3_K>(adds_four ? 1 : n_fewest_columns),
+    products_for<Q4_K>(),
+    products_for<Q5_K>(),
+    products_for<Q6_K>(),
+    products_for<IQ4_XS>(),
+    products_for<OfGrid<Iq2Xxs>>(n_fewest_columns),
+    products_for<OfGrid<Iq2Xs>>(n_fewest_columns),
+    products_for<OfGrid<Iq2S>>(n_fewest_columns),
+    products_for<OfGrid<Iq3Xxs>>(n_fewest_columns),
+    products_for<OfGrid<Iq3S>>(n_fewest_columns),
+    products_for<Q4_0x8>(),
+    products_for<IQ4_NLx8>(),
+    products_for<MXFP4x8>(),
+    products_for<Q2_Kx8>(n_fewest_columns),
+    products_for<Q4_Kx8>(),
     {},
 };
 

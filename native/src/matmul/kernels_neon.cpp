@@ -2,7 +2,8 @@
 #include "hooks/instructions.h"
 #include "kernels/vectors.h"
 #include "matmul/column_tiles.h"
-#include "matmul/panel_neon.h"
+#include "matmul/panel_folded_neon.h"
+#include "matmul/panel_grids_neon.h"
 
 #include <algorithm>
 
@@ -12,8 +13,6 @@ namespace {
 
 #define EDGEKV_TEXT_(a) #a
 #define EDGEKV_TEXT(a)  EDGEKV_TEXT_(a)
-
-constexpr int64_t n_fewest_columns = 5; // that panels pay for: more than a draft and the token before it
 
 constexpr size_t n_columns_at_once = 4; // with the sums of 16 rows they leave registers for the codes
 
@@ -98,21 +97,22 @@ inline void add_up(Sums<n_columns> & sums, const int8_t * codes, const Tile<n_co
 
 #endif
 
-// Add a block of 32.
+// Add a block of 32, or of 256 with one scale.
 template <typename Weights, size_t n_columns>
 inline void add_simple(Totals<n_columns> & totals, const Panel & panel, size_t block, const Tile<n_columns> & tile) {
-    const size_t    k = block * Weights::own_block, at = block * n_panel_rows;
-    Sums<n_columns> sums;
+    constexpr size_t n_factors = Weights::own_block / Weights::block;
+    const size_t     k = block * Weights::own_block, at = block * n_panel_rows, first = block * n_factors;
+    Sums<n_columns>  sums;
     add_up<Weights::own_block>(sums, panel.codes + k * n_panel_rows, tile, k);
 #pragma GCC unroll 4
     for (size_t four = 0; four < n_fours; ++four) {
         const float32x4_t scales = vld1q_f32(panel.scales + at + 4 * four);
 #pragma GCC unroll 4
         for (size_t c = 0; c < n_columns; ++c) {
-            const BlockFactor & factor = tile.factors[c][block];
-            totals[c][four] = vfmaq_f32(totals[c][four], vmulq_n_f32(vcvtq_f32_s32(sums[c][four]), factor.scale), scales);
-            if (Weights::has_minima) {
-                totals[c][four] = vfmaq_n_f32(totals[c][four], vld1q_f32(panel.minima + at + 4 * four), factor.sum);
+            const float scale = tile.factors[c][first].scale;
+            totals[c][four]   = vfmaq_f32(totals[c][four], vmulq_n_f32(vcvtq_f32_s32(sums[c][four]), scale), scales);
+            for (size_t i = first; Weights::has_minima && i < first + n_factors; ++i) {
+                totals[c][four] = vfmaq_n_f32(totals[c][four], vld1q_f32(panel.minima + i * n_panel_rows + 4 * four), tile.factors[c][i].sum);
             }
         }
     }
@@ -243,9 +243,11 @@ template <typename Weights, int n_rows, int n_bytes> constexpr TypeProducts repa
 // Repacked by 4 bytes where ggml was compiled for `sdot`, by 8 for `smmla`, and Q4_0 by 8 rows for SVE of 256 bits.
 constexpr TypeProducts types[] = {
     as_in_file<Q4_0>(), as_in_file<Q4_1>(), as_in_file<Q5_0>(), as_in_file<Q5_1>(), as_in_file<Q8_0>(),
-    as_in_file<IQ4_NL>(), as_in_file<Q4_K>(), as_in_file<Q5_K>(), as_in_file<Q6_K>(),
+    as_in_file<IQ4_NL>(), as_in_file<MXFP4>(), as_in_file<Q2_K>(), as_in_file<Q3_K>(), as_in_file<Q4_K>(), as_in_file<Q5_K>(),
+    as_in_file<Q6_K>(), as_in_file<IQ4_XS>(), as_in_file<OfGrid<Iq2Xxs>>(), as_in_file<OfGrid<Iq2Xs>>(), as_in_file<OfGrid<Iq2S>>(),
+    as_in_file<OfGrid<Iq3Xxs>>(), as_in_file<OfGrid<Iq3S>>(),
     repacked<Q4_0, 4, 4>(), repacked<Q4_0, 4, 8>(), repacked<Q4_0, 8, 8>(), repacked<Q8_0, 4, 4>(), repacked<Q8_0, 4, 8>(),
-    repacked<IQ4_NL, 4, 4>(), repacked<Q4_K, 8, 4>(), repacked<Q4_K, 8, 8>(), repacked<Q5_K, 8, 4>(), repacked<Q5_K, 8, 8>(),
+    repacked<IQ4_NL, 4, 4>(), repacked<MXFP4, 4, 4>(), repacked<Q4_K, 8, 4>(), repacked<Q4_K, 8, 8>(), repacked<Q5_K, 8, 4>(), repacked<Q5_K, 8, 8>(),
     repacked<Q6_K, 8, 4>(), repacked<Q6_K, 8, 8>(), {},
 };
 

@@ -11,10 +11,10 @@ namespace {
 inline uint8x16_t low_half(uint8x16_t bytes) { return vandq_u8(bytes, vdupq_n_u8(15)); }
 inline uint8x16_t high_half(uint8x16_t bytes) { return vshrq_n_u8(bytes, 4); }
 
-// Bits `from` and up of every byte, n_bits of them, at bit 4.
-template <int n_bits> inline uint8x16_t upper_bits(uint8x16_t bytes, int from) {
+// Bits `from` and up of every byte, n_bits of them, at bit `to`.
+template <int n_bits, int to = 4> inline uint8x16_t moved_bits(uint8x16_t bytes, int from) {
     const uint8x16_t lowest = vshlq_u8(bytes, vdupq_n_s8(static_cast<int8_t>(-from)));
-    return vshlq_n_u8(vandq_u8(lowest, vdupq_n_u8((1 << n_bits) - 1)), 4);
+    return vshlq_n_u8(vandq_u8(lowest, vdupq_n_u8((1 << n_bits) - 1)), to);
 }
 
 inline int8x16_t less(uint8x16_t codes, int8_t offset) { return vsubq_s8(vreinterpretq_s8_u8(codes), vdupq_n_s8(offset)); }
@@ -24,11 +24,10 @@ constexpr auto scale_of  = [](const auto & block) { return block.d; };
 constexpr auto codes_of  = [](const auto & block) { return block.qs; };
 constexpr auto low_of    = [](const auto & block) { return block.ql; };
 constexpr auto high_of   = [](const auto & block) { return block.qh; };
+constexpr auto mask_of   = [](const auto & block) { return block.hmask; };
 constexpr auto first_of  = [](const auto & block) { return block.GGML_COMMON_AGGR_U.GGML_COMMON_AGGR_S.d; }; // where there are two numbers of 16 bits
 constexpr auto second_of = [](const auto & block) { return block.GGML_COMMON_AGGR_U.GGML_COMMON_AGGR_S.m; };
 constexpr auto least_of  = [](const auto & block) { return block.GGML_COMMON_AGGR_U.GGML_COMMON_AGGR_S.dmin; };
-
-// ---- blocks of 32 with one scale ----
 
 struct Simple {
     static constexpr size_t own_block  = 32;    // numbers of a block of the file
@@ -81,13 +80,16 @@ struct Q4_1 : Simple {
     }
 };
 
+// Bytes that are 255 where one of eight bits is set, and of eight more, else 0.
+inline uint8x16_t set_bytes(uint8_t first, uint8_t second) {
+    return vtstq_u8(vcombine_u8(vdup_n_u8(first), vdup_n_u8(second)), vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201)));
+}
+
 // The fifth bits of 16 numbers of each row, at bit 4: those of two bytes of `qh`.
 template <typename Rows> inline Square fifth_bits(const Rows & rows, size_t i, size_t byte) {
-    const uint8x16_t each = vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201));
     return square_of([&](size_t row) {
-        const uint8_t *  bits   = rows.block(row, i).qh + byte;
-        const uint8x16_t eight  = vcombine_u8(vdup_n_u8(bits[0]), vdup_n_u8(bits[1]));
-        return vandq_u8(vtstq_u8(eight, each), vdupq_n_u8(16));
+        const uint8_t * bits = rows.block(row, i).qh + byte;
+        return vandq_u8(set_bytes(bits[0], bits[1]), vdupq_n_u8(16));
     });
 }
 
@@ -145,171 +147,55 @@ struct IQ4_NL : Simple {
         uint8_t   qs[n_rows * sizeof(block_iq4_nl::qs)];
     };
 
-    template <typename Rows> static void unpack(const Rows & rows, const Place & place, const Panel & panel) {
+    static int8x16_t table() {
         constexpr int8_t values[] = { -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113 };
-        const int8x16_t  table    = vld1q_s8(values);
+        return vld1q_s8(values);
+    }
+
+    template <typename Rows> static void unpack(const Rows & rows, const Place & place, const Panel & panel) {
+        const int8x16_t values = table();
         vst1q_f32(panel.scales + place.at, rows.floats(place.i, scale_of));
+        unpack_halves(rows, place.i, Codes(panel, place.to * own_block, place.four),
+                      [&](uint8x16_t half, size_t, size_t) { return vqtbl1q_s8(values, half); });
+    }
+};
+
+// Codes are twice a float of four bits, and a scale is a power of two.
+struct MXFP4 : Simple {
+    static constexpr ggml_type type = GGML_TYPE_MXFP4;
+    using Block                     = block_mxfp4;
+    template <int n_rows> struct Blocks {
+        uint8_t e[n_rows];
+        uint8_t qs[n_rows * sizeof(block_mxfp4::qs)];
+    };
+
+    template <typename Rows> static void unpack(const Rows & rows, const Place & place, const Panel & panel) {
+        constexpr int8_t values[] = { 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12 };
+        const int8x16_t  table    = vld1q_s8(values);
+        put_powers(rows, place, panel);
         unpack_halves(rows, place.i, Codes(panel, place.to * own_block, place.four),
                       [&](uint8x16_t half, size_t, size_t) { return vqtbl1q_s8(table, half); });
     }
-};
-
-// ---- blocks of 256 whose parts have whole numbers for scales ----
-
-// Two numbers of 16 bits of each row, with ggml's names.
-template <int n_rows> struct Two {
-    struct {
-        ggml_half d[n_rows], dmin[n_rows];
-    } GGML_COMMON_AGGR_S;
-};
-
-struct Super {
-    static constexpr size_t own_block  = n_super;
-    static constexpr size_t part       = 32;
-    static constexpr size_t block      = 32;
-    static constexpr bool   has_parts  = true;
-    static constexpr bool   has_minima = true;
-};
-
-// Eight scales and eight minima of six bits each, four of a word.
-inline uint32x4_t bytes_of_sixes(const uint8_t * sixes) {
-    uint32_t words[3];
-    std::memcpy(words, sixes, sizeof(words));
-    const uint32_t found[] = { words[0] & 0x3f3f3f3f, (words[2] & 0x0f0f0f0f) | (words[0] >> 2 & 0x30303030),
-                               words[1] & 0x3f3f3f3f, (words[2] >> 4 & 0x0f0f0f0f) | (words[1] >> 2 & 0x30303030) };
-    return vld1q_u32(found);
-}
-
-// Call put(part, scales, minima) for each part of four rows.
-template <typename Block, typename Put> inline void each_six(const Apart<Block> & rows, size_t i, const Put & put) {
-    const auto  sixes = [&](size_t row) { return bytes_of_sixes(rows.block(row, i).scales); };
-    const Words words = transposed(sixes(0), sixes(1), sixes(2), sixes(3));
-    for (size_t part = 0; part < 8; ++part) {
-        const int32x4_t  right = vdupq_n_s32(-8 * static_cast<int>(part % 4));
-        const uint32x4_t byte  = vdupq_n_u32(255);
-        put(part, vreinterpretq_s32_u32(vandq_u32(vshlq_u32(words.of[part / 4], right), byte)),
-            vreinterpretq_s32_u32(vandq_u32(vshlq_u32(words.of[2 + part / 4], right), byte)));
-    }
-}
-
-template <typename Block, int n_rows, int n_bytes, typename Put>
-inline void each_six(const Together<Block, n_rows, n_bytes> & rows, size_t i, const Put & put) {
-    for (size_t part = 0; part < 8; ++part) { // there, eight scales and minima are those of eight rows
-        uint8_t bytes[16 + 4] = {}; // eight are read at once, of which four count
-        vst1q_u8(bytes, bytes_of(bytes_of_sixes(rows.blocks[i].scales + 12 * part)));
-        const auto four = [&](size_t from) {
-            return vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(vmovl_u8(vld1_u8(bytes + from)))));
-        };
-        put(part, four(0 + 4 * rows.which), four(8 + 4 * rows.which));
-    }
-}
-
-template <typename Rows> inline void put_sixes(const Rows & rows, const Place & place, const Panel & panel) {
-    const float32x4_t least = vnegq_f32(rows.floats(place.i, least_of));
-    vst1q_f32(panel.deltas + place.to * n_panel_rows + 4 * place.four, rows.floats(place.i, first_of));
-    each_six(rows, place.i, [&](size_t part, int32x4_t scales, int32x4_t minima) {
-        const size_t at = place.at + part * n_panel_rows;
-        vst1q_s32(panel.parts + at, scales);
-        vst1q_f32(panel.minima + at, vmulq_f32(vcvtq_f32_s32(minima), least));
-    });
-}
-
-// `code` makes the codes of one of eight parts of 32 of its half bytes.
-template <typename Rows, typename Code>
-inline void unpack_parts(const Rows & rows, const Place & place, const Panel & panel, const Code & code) {
-    const Codes codes(panel, place.to * n_super, place.four);
-    for (size_t pair = 0; pair < 4; ++pair) { // of parts
-        for (size_t piece = 0; piece < 2; ++piece) {
-            const Square halves = rows.bytes(place.i, codes_of, 32 * pair + 16 * piece);
-            codes.put(4 * pair + piece, [&](size_t j) { return code(low_half(halves.of[j]), j, piece, 2 * pair); });
-            codes.put(4 * pair + 2 + piece, [&](size_t j) { return code(high_half(halves.of[j]), j, piece, 2 * pair + 1); });
-        }
-    }
-}
-
-struct Q4_K : Super {
-    static constexpr ggml_type type = GGML_TYPE_Q4_K;
-    using Block                     = block_q4_K;
-    template <int n_rows> struct Blocks {
-        Two<n_rows> GGML_COMMON_AGGR_U;
-        uint8_t   scales[n_rows * sizeof(block_q4_K::scales)];
-        uint8_t   qs[n_rows * sizeof(block_q4_K::qs)];
-    };
-
-    template <typename Rows> static void unpack(const Rows & rows, const Place & place, const Panel & panel) {
-        put_sixes(rows, place, panel);
-        unpack_parts(rows, place, panel, [](uint8x16_t half, size_t, size_t, size_t) { return vreinterpretq_s8_u8(half); });
-    }
-};
-
-struct Q5_K : Super {
-    static constexpr ggml_type type = GGML_TYPE_Q5_K;
-    using Block                     = block_q5_K;
-    template <int n_rows> struct Blocks {
-        Two<n_rows> GGML_COMMON_AGGR_U;
-        uint8_t   scales[n_rows * sizeof(block_q5_K::scales)];
-        uint8_t   qh[n_rows * sizeof(block_q5_K::qh)];
-        uint8_t   qs[n_rows * sizeof(block_q5_K::qs)];
-    };
-
-    template <typename Rows> static void unpack(const Rows & rows, const Place & place, const Panel & panel) {
-        put_sixes(rows, place, panel);
-        const Square fifth[] = { rows.bytes(place.i, high_of, 0), rows.bytes(place.i, high_of, 16) };
-        unpack_parts(rows, place, panel, [&](uint8x16_t half, size_t j, size_t piece, size_t part) { // bit `part` of each byte
-            return vreinterpretq_s8_u8(vorrq_u8(half, upper_bits<1>(fifth[piece].of[j], static_cast<int>(part))));
-        });
-    }
-};
-
-struct Q6_K : Super {
-    static constexpr ggml_type type       = GGML_TYPE_Q6_K;
-    static constexpr size_t    part       = 16;
-    static constexpr size_t    block      = n_super;
-    static constexpr bool      has_minima = false;
-    using Block                           = block_q6_K;
-    template <int n_rows> struct Blocks {
-        ggml_half d[n_rows];
-        int8_t    scales[n_rows * sizeof(block_q6_K::scales)];
-        uint8_t   ql[n_rows * sizeof(block_q6_K::ql)];
-        uint8_t   qh[n_rows * sizeof(block_q6_K::qh)];
-    };
-
-    template <typename Rows> static void unpack(const Rows & rows, const Place & place, const Panel & panel) {
-        vst1q_f32(panel.deltas + place.to * n_panel_rows + 4 * place.four, rows.floats(place.i, scale_of));
-        put_signed(rows, place, panel);
-        const Codes codes(panel, place.to * n_super, place.four);
-        for (size_t quarter = 0; quarter < 4; ++quarter) { // 16 of the low halves of bytes beside 16 more, in each 128 weights
-            const size_t of_128 = quarter / 2, piece = quarter % 2, first = 8 * of_128 + piece;
-            const Square low[]  = { rows.bytes(place.i, low_of, 64 * of_128 + 16 * piece),
-                                    rows.bytes(place.i, low_of, 64 * of_128 + 32 + 16 * piece) };
-            const Square upper  = rows.bytes(place.i, high_of, 32 * of_128 + 16 * piece);
-            for (size_t i = 0; i < 4; ++i) {
-                codes.put(first + 2 * i, [&](size_t j) {
-                    const uint8x16_t byte = low[i % 2].of[j];
-                    const uint8x16_t half = i < 2 ? low_half(byte) : high_half(byte);
-                    return less(vorrq_u8(half, upper_bits<2>(upper.of[j], static_cast<int>(2 * i))), 32);
-                });
-            }
-        }
-    }
 
   private:
-    // Sixteen scales of a signed byte.
-    static void put_signed(const Apart<block_q6_K> & rows, const Place & place, const Panel & panel) {
-        const auto scales = [&](size_t row) { return vreinterpretq_u32_s8(vld1q_s8(rows.block(row, place.i).scales)); };
-        const Words words = transposed(scales(0), scales(1), scales(2), scales(3));
-        for (size_t part = 0; part < 16; ++part) {
-            const uint32x4_t upper = vshlq_u32(words.of[part / 4], vdupq_n_s32(24 - 8 * static_cast<int>(part % 4)));
-            vst1q_s32(panel.parts + place.at + part * n_panel_rows, vshrq_n_s32(vreinterpretq_s32_u32(upper), 24));
+    // Half of 2^(e - 127); NaN for 255, which says so.
+    static float half_power(uint8_t e) {
+        const uint32_t bits = e == 255 ? 0x7FC00000 : e < 2 ? 1u << (21 + e) : (e - 1u) << 23;
+        float          power;
+        std::memcpy(&power, &bits, sizeof(power));
+        return power;
+    }
+
+    static void put_powers(const Apart<block_mxfp4> & rows, const Place & place, const Panel & panel) {
+        for (size_t row = 0; row < 4; ++row) {
+            panel.scales[place.at + row] = half_power(rows.block(row, place.i).e);
         }
     }
 
     template <typename Type, int n_rows, int n_bytes>
-    static void put_signed(const Together<Type, n_rows, n_bytes> & rows, const Place & place, const Panel & panel) {
-        for (size_t part = 0; part < 16; ++part) {
-            const int8_t * scales = rows.blocks[place.i].scales + n_rows * part + 4 * rows.which;
-            const int32_t  four[] = { scales[0], scales[1], scales[2], scales[3] };
-            vst1q_s32(panel.parts + place.at + part * n_panel_rows, vld1q_s32(four));
+    static void put_powers(const Together<Type, n_rows, n_bytes> & rows, const Place & place, const Panel & panel) {
+        for (size_t row = 0; row < 4; ++row) {
+            panel.scales[place.at + row] = half_power(rows.blocks[place.i].e[4 * rows.which + row]);
         }
     }
 };

@@ -12,12 +12,14 @@ namespace edgekv {
 
 constexpr size_t n_panel_weights = 16 * 1024; // that are unpacked together: they and the columns beside them stay in the first cache
 
+constexpr int64_t n_fewest_columns = 5; // where ggml multiplies fewer: more than a draft and the token before it
+
 // What one block of a column is multiplied by, and what the sum of its numbers is for: weights have minima, or their codes an offset.
 struct BlockFactor {
     float scale;
     union {
         float   sum;   // times the scale
-        int32_t start; // minus that offset times the sum: what products of codes are added to
+        int32_t start; // minus that offset times the sum: what products of codes are added to; or the sums of 16 numbers and 16 more
     };
 };
 

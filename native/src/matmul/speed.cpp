@@ -100,11 +100,12 @@ MeasuredProduct::MeasuredProduct(ggml_type type, int64_t depth, int64_t n_rows, 
     auto *                          weights = ggml_new_tensor_3d(context_.get(), type, depth, n_rows, n_matrices);
     auto *                          columns = ggml_new_tensor_3d(context_.get(), GGML_TYPE_F32, depth, 1, n_columns);
     std::vector<float>              row(static_cast<size_t>(depth));
+    const std::vector<float>        importance(row.size(), 1.0f); // without which ggml does not quantise to some types
     auto *                          at = static_cast<char *>(weights->data);
     for (int64_t r = 0; r < n_rows * n_matrices; ++r, at += weights->nb[1]) {
         if (r < n_drawn_rows) {
             std::generate(row.begin(), row.end(), [&] { return normal(engine); });
-            ggml_quantize_chunk(type, row.data(), at, 0, 1, depth, nullptr);
+            ggml_quantize_chunk(type, row.data(), at, 0, 1, depth, importance.data());
         } else {
             std::memcpy(at, at - n_drawn_rows * static_cast<int64_t>(weights->nb[1]), weights->nb[1]);
         }
