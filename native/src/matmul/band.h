@@ -15,6 +15,13 @@ namespace {
 
 inline __m128i load16(const void * src) { return _mm_loadu_si128(static_cast<const __m128i *>(src)); }
 
+// Bytes that are 255 where one of 32 bits is set, else 0.
+inline __m256i set_bytes(int32_t bits) {
+    const __m256i byte  = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
+    const __m256i which = _mm256_set1_epi64x(static_cast<int64_t>(0x8040201008040201));
+    return _mm256_cmpeq_epi8(_mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(bits), byte), which), which);
+}
+
 #if defined(__AVX512VNNI__)
 
 constexpr size_t n_band = 16;

@@ -5,6 +5,7 @@
 #include "matmul/few_rows.h"
 #include "matmul/panel_folded.h"
 #include "matmul/panel_grids.h"
+#include "matmul/row_eights.h"
 #include "matmul/tile_sums.h"
 
 #include <algorithm>
@@ -76,28 +77,45 @@ template <typename Weights> void multiply_units(const Product & product, size_t 
     }
 }
 
-// Types of which a few columns are multiplied row by row.
-template <typename Weights> struct ByRows {
-    using Row = void;
-};
-#if defined(EDGEKV_DOT4)
-template <> struct ByRows<Q2_K> {
-    using Row = RowQ2_K;
-};
-template <> struct ByRows<Q3_K> {
-    using Row = RowQ3_K;
-};
-template <> struct ByRows<Q6_K> {
-    using Row = RowQ6_K;
-};
-#endif
-
 template <typename Row> void multiply_rows(const Product & product, size_t first_row, size_t end_row) {
     each_tile<Row::most_columns>(product, Row::Weights::block, first_row, 0, [&](const auto & tile) {
         for (size_t row = first_row; row < end_row; ++row) {
             multiply_row<Row>(product.weights + row * product.row_bytes, product.row_bytes, product.columns.depth / n_super, tile, row - first_row);
         }
     });
+}
+
+// Products of up to so many columns that panels are slower for.
+struct FewColumns {
+    size_t most;
+    void (*multiply)(const Product & product, size_t first_row, size_t end_row); // NULL = for none
+};
+
+template <typename Row> constexpr FewColumns by_rows() { return { Row::most_columns, multiply_rows<Row> }; }
+template <typename Weights, typename Block> constexpr FewColumns by_eights() { return { 1, multiply_eights<Weights, Block> }; }
+
+template <typename Weights> constexpr FewColumns few_columns() {
+    if constexpr (std::is_same_v<Weights, Q4_0>) {
+        return by_eights<Q4_0, block_q4_0>();
+    } else if constexpr (std::is_same_v<Weights, Q4_1>) {
+        return by_eights<Q4_1, block_q4_1>();
+    } else if constexpr (std::is_same_v<Weights, Q5_0>) {
+        return by_eights<Q5_0, block_q5_0>();
+    } else if constexpr (std::is_same_v<Weights, Q5_1>) {
+        return by_eights<Q5_1, block_q5_1>();
+    } else if constexpr (std::is_same_v<Weights, Q8_0>) {
+        return by_eights<Q8_0, block_q8_0>();
+    } else if constexpr (std::is_same_v<Weights, IQ4_NL>) {
+        return by_eights<IQ4_NL, block_iq4_nl>();
+    } else if constexpr (adds_four && std::is_same_v<Weights, Q2_K>) {
+        return by_rows<RowQ2_K>();
+    } else if constexpr (adds_four && std::is_same_v<Weights, Q3_K>) {
+        return by_rows<RowQ3_K>();
+    } else if constexpr (adds_four && std::is_same_v<Weights, Q6_K>) {
+        return by_rows<RowQ6_K>();
+    } else {
+        return { 0, nullptr };
+    }
 }
 
 // More columns: a panel is unpacked once for all tiles. Each goes on from the sums that the slice of the row before has left.
@@ -130,14 +148,10 @@ template <typename Weights> void multiply(const Product & product, size_t first_
     const Panel panel  = { memory, reinterpret_cast<float *>(memory + n_panel_rows * panel_depth),
                            reinterpret_cast<float *>(memory + n_panel_rows * panel_depth) + n_panel_rows * panel_depth / 16,
                            reinterpret_cast<float *>(memory + n_panel_rows * panel_depth) + n_panel_rows * panel_depth / 8 };
-    using Row = typename ByRows<Weights>::Row;
-    if constexpr (!std::is_void_v<Row>) {
-        if (product.n_columns <= Row::most_columns) {
-            multiply_rows<Row>(product, first_row, end_row);
-            return;
-        }
-    }
-    if (product.n_columns <= n_columns_at_once) {
+    constexpr FewColumns few = few_columns<Weights>();
+    if (few.multiply != nullptr && product.n_columns <= few.most) {
+        few.multiply(product, first_row, end_row);
+    } else if (product.n_columns <= n_columns_at_once) {
         multiply_units<Weights>(product, first_row, end_row, panel);
     } else {
         multiply_panels<Weights>(product, first_row, end_row, panel);

@@ -195,10 +195,9 @@ struct IQ4_NL : Signed {
         unpack_simple<block_iq4_nl>(rows, i, panel, ahead, [](const auto &, size_t, Wide codes) { return value_of(codes); });
     }
 
-    static Wide value_of(Wide codes) {
-        const __m128i values = _mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113);
-        return code_of(looked_up(each_quarter(values), codes));
-    }
+    static __m128i values() { return _mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113); }
+
+    static Wide value_of(Wide codes) { return code_of(looked_up(each_quarter(values()), codes)); }
 };
 
 struct IQ4_NLx8 : IQ4_NL {

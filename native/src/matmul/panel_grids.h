@@ -46,13 +46,6 @@ template <typename Grid> struct OfGrid : Super {
         return _mm256_add_epi8(_mm256_sign_epi8(magnitudes, _mm256_or_si256(negative, one)), _mm256_set1_epi8(static_cast<char>(offset)));
     }
 
-    // Bytes that are 255 where one of 32 bits is set, else 0.
-    static __m256i set_bytes(int32_t bits) {
-        const __m256i byte  = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
-        const __m256i which = _mm256_set1_epi64x(static_cast<int64_t>(0x8040201008040201));
-        return _mm256_cmpeq_epi8(_mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(bits), byte), which), which);
-    }
-
     template <typename BlockOf> static EDGEKV_INLINE void put_odd(const BlockOf & block, WideFloats delta, size_t band, const Panel & panel) {
         put(panel.deltas + n_band * band, delta);
         for (size_t p = 0; p < n_super / part; ++p) {
