@@ -17,8 +17,8 @@ size_t n_workers(const edgekv_shape & shape, const edgekv_cache_params & params,
 
 CellParts cell_parts(const edgekv_shape & shape, const edgekv_cache_params & params, Staging staging) {
     const bool graphs = is_staged(shape, staging) && staging != Staging::copies;
-    return { params.accumulates != 0, params.wo_norms != 0, (params.ragged & EDGEKV_RAGGED_SOFTMAX) != 0, graphs && (params.values != 0 || params.wo_norms != 0),
-             graphs && params.n_probe_rows > 0, params.repositions != 0, params.n_merged > 0 };
+    const bool values = params.values != 0 || params.wo_norms != 0;
+    return { params.accumulates != 0, params.wo_norms != 0, (params.ragged & EDGEKV_RAGGED_SOFTMAX) != 0, graphs && values, graphs && params.n_probe_rows > 0, params.repositions != 0, params.n_merged > 0 };
 }
 
 uint64_t copied_query_bytes(const edgekv_shape & shape, const edgekv_cache_params & params, Staging staging) {

@@ -120,10 +120,10 @@ class RowGraphs {
     bool          score_by_attention(const edgekv_policy & policy, const GraphQueries & queries, const Run & run);
     ggml_tensor * largest_of(ggml_context * context, ggml_tensor * weights, ggml_tensor * zeros, ggml_tensor * before);
     bool          add_norms(const Run & run, const ggml_tensor & w_o, uint32_t n_group, const Cells & cells, bool first);
-    ggml_tensor * rows_of(ggml_context * context, ggml_tensor * all, const Run & run) { return rows_of(context, all, run, { 0, run.n }, 0); }
+    ggml_tensor * rows_of(ggml_context * context, ggml_tensor * all, const Run & run);
     ggml_tensor * rows_of(ggml_context * context, ggml_tensor * all, const Run & run, const Cells & cells, size_t place);
     ggml_tensor * sharpened(ggml_context * context, ggml_tensor * logits, const GraphQueries & queries, const Run & run, size_t first);
-    ggml_tensor * place_of(ggml_context * context, ggml_tensor * by_cell, const Run & run) { return place_of(context, by_cell, run, { 0, run.n }); }
+    ggml_tensor * place_of(ggml_context * context, ggml_tensor * by_cell, const Run & run);
     ggml_tensor * place_of(ggml_context * context, ggml_tensor * by_cell, const Run & run, const Cells & cells);
     ggml_tensor * mask_of(ggml_context * context, const Run & run, size_t first, int64_t n_rows);
     ggml_tensor * queries_of(ggml_context * context, const Run & run, size_t first, size_t n_rows, bool turned);

@@ -86,7 +86,12 @@ RowGraphs::Run RowGraphs::run_at(uint32_t index, uint32_t begin, uint32_t n_fill
     return { index, begin, end - begin, n };
 }
 
-// Of all keys or values, those of some of a run's cells, as floats: (dim, n, heads). The first one lies where a tensor may begin.
+// Of all keys or values, those of a run's cells, as floats: (dim, n, heads).
+ggml_tensor * RowGraphs::rows_of(ggml_context * context, ggml_tensor * all, const Run & run) {
+    return rows_of(context, all, run, { 0, run.n }, 0);
+}
+
+// Those of some of its cells, of which the first lies where a tensor may begin.
 ggml_tensor * RowGraphs::rows_of(ggml_context * context, ggml_tensor * all, const Run & run, const Cells & cells, size_t place) {
     const FlatCache::Head & first = first_of(run);
     const size_t            row   = all->nb[1];
@@ -95,7 +100,11 @@ ggml_tensor * RowGraphs::rows_of(ggml_context * context, ggml_tensor * all, cons
     return graph_->in_place(place, ggml_cast(context, rows, GGML_TYPE_F32));
 }
 
-// What numbers by cell say of them: (n, heads).
+// What numbers by cell say of a run's cells, or of some of them: (n, heads).
+ggml_tensor * RowGraphs::place_of(ggml_context * context, ggml_tensor * by_cell, const Run & run) {
+    return place_of(context, by_cell, run, { 0, run.n });
+}
+
 ggml_tensor * RowGraphs::place_of(ggml_context * context, ggml_tensor * by_cell, const Run & run, const Cells & cells) {
     const FlatCache::Head & first = first_of(run);
     return ggml_view_2d(context, by_cell, cells.n, run.n_heads, sizeof(float) * flat_.n_own(first),

@@ -47,8 +47,8 @@ bool RowGraphs::norms(uint32_t n_filled, const std::vector<const std::vector<Wei
     return graph_ && by_run(n_filled, norms, [&](const Run & run) {
         const FlatCache::Layer & layer = flat_.layers()[run.layer];
         const auto               first = first_cells.begin() + layer.first_head + run.begin;
-        const size_t             row   = pool_.v->nb[1];
-        const auto               step  = static_cast<uint32_t>(Graph::alignment / std::gcd(Graph::alignment, row)); // rows to where a tensor may begin
+        // a tensor may begin at every so many rows
+        const auto step = static_cast<uint32_t>(Graph::alignment / std::gcd(Graph::alignment, pool_.v->nb[1]));
         for (uint32_t begin = *std::min_element(first, first + run.n_heads) / step * step; begin < run.n; begin += n_normed) {
             const Cells cells = { begin, std::min(n_normed, run.n - begin) };
             for (size_t reader = 0; reader < layer.readers.size(); ++reader) {
