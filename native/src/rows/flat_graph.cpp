@@ -58,6 +58,9 @@ FlatGraph::FlatGraph(ggml_context * context, FlatCache & cache, uint32_t n_token
         const uint32_t n    = max_open_ + n_visible_ + (even ? 0 : device_pad - 1);
         mask_ = input(context, GGML_TYPE_F16, cache.on_device() ? round_up(n, device_pad) : max_open_ + n_visible_, n_tokens);
     }
+    if (n_tokens == 1) {
+        strided_.emplace(context, cache, n_visible_, largest);
+    }
     uint32_t n_in_parts = 0;
     for (const BatchPart & part : parts_) {
         const uint32_t n = std::min(part.n_tokens, part.slot->queries().n());
@@ -103,8 +106,12 @@ void FlatGraph::set_input(const llama_ubatch & ubatch) const {
             }
         }
     }
-    const ggml_fp16_t hidden = ggml_fp32_to_fp16(-INFINITY);
-    for (uint32_t t = 0; mask_ != nullptr && t < n_tokens_; ++t) {
+    if (strided_) {
+        strided_->set_input();
+    }
+    const ggml_fp16_t hidden  = ggml_fp32_to_fp16(-INFINITY);
+    const bool        is_read = mask_ != nullptr && mask_->data != nullptr; // by a node
+    for (uint32_t t = 0; is_read && t < n_tokens_; ++t) {
         auto *     row   = reinterpret_cast<ggml_fp16_t *>(static_cast<char *>(mask_->data) + t * mask_->nb[1]);
         const auto n_see = max_open_ + cache_.n_filled() + t + 1;
         std::fill_n(row, n_see, ggml_fp16_t(0));
@@ -184,6 +191,17 @@ ggml_tensor * FlatGraph::attend_run(ggml_context * context, ggml_tensor * q, ggm
     return ggml_reshape_2d(context, out, out->ne[0] * out->ne[1], n_tokens_);
 }
 
+// All heads of a layer at once: (head_dim_v * n_head, 1).
+ggml_tensor * FlatGraph::attend_strided(ggml_context * context, ggml_tensor * q, const FlatCache::Layer & layer, float scale, float softcap) {
+    const int64_t n_group = q->ne[1] / layer.n_head_kv;
+    q = ggml_view_4d(context, q, q->ne[0], 1, n_group, layer.n_head_kv, q->nb[2], q->nb[1], q->nb[1] * n_group, 0);
+    ggml_tensor * k   = strided_->rows_of(context, layer.k, layer);
+    ggml_tensor * v   = strided_->rows_of(context, layer.v, layer);
+    ggml_tensor * out = ggml_flash_attn_ext(context, q, k, v, strided_->mask_of(context, layer), scale, 0.0f, softcap);
+    ggml_prec_set_acc(out, GGML_PREC_F32);
+    return ggml_reshape_2d(context, out, layer.head_dim_v * n_group * layer.n_head_kv, 1);
+}
+
 void FlatGraph::keep_queries(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, uint32_t il) {
     const FlatCache::Layer & layer  = cache_.layer(il);
     const auto &             all    = layer.readers;
@@ -249,6 +267,13 @@ ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_cgraph * graph, ggm
             ggml_build_forward_expand(graph, ggml_view_1d(context, layer.k, layer.k->ne[0], 0)); // of what is kept anyway
         }
         return out;
+    }
+    if (strided_ && strided_->has(layer) && sinks == nullptr && !layer.is_latent()) { // sinks would be those of one KV head for all
+        ggml_tensor * out = attend_strided(context, q, layer, scale, softcap);
+        ggml_build_forward_expand(graph, out);
+        if (!largest_) {
+            return out;
+        }
     }
     const int64_t n_all = layer.head_dim_v * q->ne[1];
     ggml_tensor * out   = nullptr;

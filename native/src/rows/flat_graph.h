@@ -3,8 +3,10 @@
 
 #include "rows/host_attention.h"
 #include "rows/flat_cache.h"
+#include "rows/strided_heads.h"
 
 #include <deque>
+#include <optional>
 
 struct llama_ubatch;
 
@@ -54,6 +56,7 @@ class FlatGraph {
     ggml_tensor *    places_of(ggml_context * context, const FlatCache::Layer & layer);
     ggml_tensor *    attend_run(ggml_context * context, ggml_tensor * q, ggml_tensor * sinks, const FlatCache::Layer & layer,
                                 const Run & run, float scale, float softcap);
+    ggml_tensor *    attend_strided(ggml_context * context, ggml_tensor * q, const FlatCache::Layer & layer, float scale, float softcap);
     void             keep_queries(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, uint32_t il);
     void             store(ggml_context * context, ggml_cgraph * graph, ggml_tensor * pool, ggml_tensor * rows, ggml_tensor * places);
 
@@ -78,6 +81,7 @@ class FlatGraph {
     // By pool, on its device: copies of the two, of which layers and heads read a part. A part of the host's would be sent by itself.
     std::vector<ggml_tensor *> lists_;
     std::vector<ggml_tensor *> masks_;
+    std::optional<StridedHeads> strided_; // of a graph for one token
     std::deque<HostAttention>   on_host_; // of every layer
     std::deque<WindowAttention> windows_;
 };
