@@ -151,7 +151,7 @@ bool FlatCache::attends_by_head() const { return copies() || n_cells_max() > lay
 uint32_t FlatCache::n_nodes() const {
     const bool one_by_one = attends_by_head();
     const auto of_a_call  = 7 + (copies() ? 2 : 0) + (on_device_ ? 1 : 0); // five views, attention, its place; copies of rows, of a mask
-    uint32_t   n            = on_device_ ? 2 * pools_.size() + StridedHeads::n_nodes(*this) : 0; // the lists and masks there
+    uint32_t   n            = on_device_ ? 3 * pools_.size() + StridedHeads::n_nodes(*this) : 0; // the lists and masks there
     for (const Layer & layer : layers_) {
         n += layer.readers.size() * (5 * layout_.n_slots + (one_by_one ? of_a_call * layer.n_head_kv : 0));
     }

@@ -26,6 +26,16 @@ ggml_tensor * contiguous(ggml_context * context, ggml_tensor * tensor) {
     return ggml_is_contiguous(tensor) ? tensor : ggml_cont(context, tensor);
 }
 
+// A list that was copied as floats, as what it is: I64.
+ggml_tensor * as_integers(ggml_context * context, ggml_tensor * floats) {
+    ggml_tensor * list = ggml_view_1d(context, floats, floats->ne[0], 0);
+
+    list->type = GGML_TYPE_I64;
+    list->ne[0] /= 2;
+    list->nb[0] = sizeof(int64_t);
+    return list;
+}
+
 // The copy of an input, which is made once: by the device whose tensors come after it.
 ggml_tensor * copied(ggml_context * context, ggml_tensor * input, ggml_tensor *& copy) {
     copy = copy != nullptr ? copy : ggml_cont(context, input);
@@ -48,7 +58,8 @@ FlatGraph::FlatGraph(ggml_context * context, FlatCache & cache, uint32_t n_token
         max_open_  = cache.n_cells_max() - cache.n_cells();
     }
     for (const FlatCache::Pool & pool : cache.pools()) {
-        rows_.push_back(input(context, GGML_TYPE_I64, int64_t(n_tokens) * (pool.n_heads + largest))); // and room for the queries'
+        const int64_t n = int64_t(n_tokens) * (pool.n_heads + largest); // and room for the queries'
+        rows_.push_back(pool.host ? input(context, GGML_TYPE_I64, n) : input(context, GGML_TYPE_F32, 2 * n));
     }
     if (HostAttention::can_attend(cache)) {
         n_visible_ = cache.n_open(); // it looks up how many are filled
@@ -230,8 +241,11 @@ void FlatGraph::keep_queries(ggml_context * context, ggml_cgraph * graph, ggml_t
 
 // Where a layer's keys and values go.
 ggml_tensor * FlatGraph::places_of(ggml_context * context, const FlatCache::Layer & layer) {
-    ggml_tensor * rows = rows_[layer.pool];
-    ggml_tensor * all  = pool_of(layer).host ? rows : copied(context, rows, lists_[layer.pool]);
+    ggml_tensor *& list = lists_[layer.pool];
+    if (list == nullptr && !pool_of(layer).host) {
+        list = as_integers(context, ggml_cont(context, rows_[layer.pool]));
+    }
+    ggml_tensor * all = list != nullptr ? list : rows_[layer.pool];
     return ggml_view_1d(context, all, int64_t(layer.n_head_kv) * n_tokens_, size_t(layer.first_of_pool) * n_tokens_ * all->nb[0]);
 }
 

@@ -76,7 +76,9 @@ class FlatGraph {
     uint32_t           n_visible_; // open rows that it attends to
     ggml_tensor *      mask_ = nullptr; // F16 (columns, n_tokens): column max_open_ is the first open row; none on the host
 
-    std::vector<ggml_tensor *> rows_; // by pool, I64 (n_tokens * n_heads), by layer, token, head: where keys and values go
+    // By pool, I64 (n_tokens * n_heads), by layer, token, head: where keys and values go. For a device as floats, since ggml's Vulkan copies
+    // no integers of 64 bits.
+    std::vector<ggml_tensor *> rows_;
 
     // By pool, on its device: copies of the two, of which layers and heads read a part. A part of the host's would be sent by itself.
     std::vector<ggml_tensor *> lists_;
