@@ -129,10 +129,11 @@ class _Serving:
                 self._loop.close()
                 raise
             finally:
-                self.has_ended |= self._loop.engine.closed
+                if self._loop.engine.closed:
+                    self.has_ended = True
 
     def close(self) -> None:
-        """Free everything if no step comes to its end meanwhile, without the thread."""
+        """Free everything, unless the step under way takes longer than DROP_S."""
         if self.work.acquire(timeout=DROP_S):
             try:
                 self._loop.close()
