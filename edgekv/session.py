@@ -231,10 +231,11 @@ class Session:
     ) -> AsyncGenerator[str, None]:
         from .loop.async_replies import async_pieces  # its imports take memory, and few programs need them
 
-        def begin() -> Events:
-            return cast(ReplyPieces, reply(*arguments, **options)).begin(self._engine.new_client())
+        return async_pieces(lambda: self.events(reply(*arguments, **options)), self.cancel)
 
-        return async_pieces(begin, self.cancel)
+    def events(self, reply: Iterator[str]) -> Events:
+        """Return the events of a reply that was not begun, for a thread that has others to go on with meanwhile."""
+        return cast(ReplyPieces, reply).begin(self._engine.new_client())
 
     def read(
         self,

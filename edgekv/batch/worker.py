@@ -154,7 +154,8 @@ class LocalWorker:
                 if prefix is not None:
                     n_read = self._read_prefix(session, prefix)
             if not self._stop:
-                self._replier.answer(session, request, request.history, events.append, self._stop)
+                for _ in self._replier.answer(session, request, request.history, events.append, self._stop):
+                    pass  # the next step waits by itself
         except EdgeKVError as error:
             found = api_error_of(error)
             if found.status >= 500:

@@ -7,15 +7,17 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
+from queue import SimpleQueue
 
 from edgekv.api.api_errors import RETRY_S, ApiError, api_error_of
 from edgekv.api.reply_request import Ended, Event, Piece, PromptProgress, ReplyRequest, Usage
 from edgekv.api.request_bytes import request_bytes
 from edgekv.counting import counted
 from edgekv.errors import EdgeKVError
+from edgekv.loop.loop_channel import Answered
 
 from .admission import MemoryBudget, logprob_bytes
 from .cancel_flag import CancelFlag
@@ -23,18 +25,19 @@ from .spill import spill_texts, texts_in_files
 
 log = logging.getLogger("edgekv.server")
 
-AnswerCallback = Callable[[ReplyRequest, Callable[[Event | ApiError], None], CancelFlag], None]
+AnswerCallback = Callable[[ReplyRequest, Callable[[Event | ApiError], None], CancelFlag], Iterator[Answered]]
 
 
 class RequestQueue:
     """Answers requests in order. `submit` and `stop` are for the thread of the event loop.
 
-    It is the only line in which requests wait. The loop of the runtime would block a thread for each of them. It has a
-    slot for every thread of this queue, and no other threads use the sessions.
+    It is the only line in which requests wait. One thread answers all that have a slot of the runtime: each goes on
+    until it waits for the loop, and again once the answer is there.
 
-    answer: makes the reply to a request, in a thread of the queue. It calls back with each event, and ends early if
-        its `CancelFlag` is set. It may raise what the runtime raises, or call back with an error as the last event
-    n_slots: requests that are answered at a time, each by a thread of its own
+    answer: makes the reply to a request, in the thread of the queue. It calls back with each event, yields the box of
+        an answer before it waits for that, and ends early if its `CancelFlag` is set. It may raise what the runtime
+        raises, or call back with an error as the last event
+    n_slots: requests that are answered at a time
     limit: requests that may wait beside those that are answered
     seconds: limit for each request, with the time that it waits
     memory: the budget that waiting requests may take
@@ -57,15 +60,13 @@ class RequestQueue:
         self._n_slots = n_slots
         self._limit = limit
         self._seconds = seconds
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()  # guards the two lists and the flag below
         self._waiting: deque[Running] = deque()
         self._answered: list[Running] = []
         self._stopped = False
-        self._threads = [
-            threading.Thread(target=self._serve, name=f"edgekv-requests-{i}", daemon=True) for i in range(n_slots)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._told: SimpleQueue[tuple[Running, Answered] | None] = SimpleQueue()  # answers; None = look at the lists
+        self._thread = threading.Thread(target=self._serve, name="edgekv-requests", daemon=True)
+        self._thread.start()
 
     @property
     def n_waiting(self) -> int:
@@ -79,7 +80,7 @@ class RequestQueue:
 
     def submit(self, request: ReplyRequest) -> Running:
         """Queue a request; return its events, to be iterated and then closed. Raises ApiError if the queue is full."""
-        with self._changed:
+        with self._lock:
             if self._stopped:
                 raise _stopping()
             # a client that sees the end of a reply may ask again at once, while the session is still being saved
@@ -93,16 +94,16 @@ class RequestQueue:
                 )
             running = Running(request, self._memory, self._seconds, self._left, self._ended)
             self._waiting.append(running)
-            self._changed.notify()
+        self._told.put(None)
         return running
 
     def stop(self) -> None:
         """Refuse all requests that wait or come later. Replies that are under way go on to their end."""
-        with self._changed:
+        with self._lock:
             self._stopped = True
             refused = list(self._waiting)
             self._waiting.clear()
-            self._changed.notify_all()
+        self._told.put(None)
         for running in refused:
             running.post(_stopping())
             running.release()
@@ -110,16 +111,15 @@ class RequestQueue:
     def close(self) -> None:
         """Stop, cancel the replies that are under way, and wait until they have ended."""
         self.stop()
-        with self._changed:
+        with self._lock:
             cancelled = list(self._answered)
         for running in cancelled:
             running.stop.set()
-        for thread in self._threads:
-            thread.join()
+        self._thread.join()
 
     def _left(self, running: Running) -> None:
         """Cancel a request whose client has left."""
-        with self._changed:
+        with self._lock:
             was_waiting = running in self._waiting
             if was_waiting:
                 self._waiting.remove(running)
@@ -128,34 +128,51 @@ class RequestQueue:
             running.release()
 
     def _serve(self) -> None:
-        while (running := self._next()) is not None:
-            running.begun_s = time.monotonic()
-            try:
-                with texts_in_files(running.request) as request:
-                    self._answer(request, running.post, running.stop)
-                if not running.has_end:  # the flag was set before the reply began
-                    running.post(_stopping())
-            except Exception as error:
-                if not isinstance(error, (EdgeKVError, ApiError)):
-                    log.exception("a request failed")
-                elif api_error_of(error).status >= 500:
-                    log.warning("a request failed: %s", error)
-                running.post(api_error_of(error))
-            finally:
-                running.release()
-                with self._changed:
-                    self._answered.remove(running)
+        """Have each request go on when it can, until there will be no more."""
+        while not self._is_over():
+            told = self._told.get()
+            if told is not None and told[0].awaited is told[1]:
+                self._go_on(told[0])
+            while (running := self._next()) is not None:
+                running.answering = self._answering(running)
+                self._go_on(running)
+
+    def _go_on(self, running: Running) -> None:
+        """Answer a request until it waits or has ended."""
+        running.awaited = awaited = next(running.answering, None)
+        if awaited is not None:
+            awaited.notify(lambda: self._told.put((running, awaited)))
+
+    def _answering(self, running: Running) -> Iterator[Answered]:
+        running.begun_s = time.monotonic()
+        try:
+            with texts_in_files(running.request) as request:
+                yield from self._answer(request, running.post, running.stop)
+            if not running.has_end:  # the flag was set before the reply began
+                running.post(_stopping())
+        except Exception as error:
+            if not isinstance(error, (EdgeKVError, ApiError)):
+                log.exception("a request failed")
+            elif api_error_of(error).status >= 500:
+                log.warning("a request failed: %s", error)
+            running.post(api_error_of(error))
+        finally:
+            running.release()
+            with self._lock:
+                self._answered.remove(running)
 
     def _next(self) -> Running | None:
-        """Wait for the next request and return it; None = there will be no more."""
-        with self._changed:
-            while not self._waiting and not self._stopped:
-                self._changed.wait()
-            if not self._waiting:
+        """Take the next request that waits; None = there is none, or no slot is free."""
+        with self._lock:
+            if not self._waiting or len(self._answered) == self._n_slots:
                 return None
             running = self._waiting.popleft()
             self._answered.append(running)
             return running
+
+    def _is_over(self) -> bool:
+        with self._lock:
+            return self._stopped and not self._answered
 
 
 class Running:
@@ -165,7 +182,11 @@ class Running:
     its log probabilities until it is closed. Raises ApiError if the request fails, and when its time is up.
 
     has_end: its last event is there; later ones are dropped
+    answering, awaited: the work on it, and the answer that this waits for, in the thread of the queue
     """
+
+    answering: Iterator[Answered]
+    awaited: Answered | None = None
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +15,8 @@ import edgekv
 from edgekv.api.api_errors import ApiError, api_error_of
 from edgekv.api.reply_request import Ended, Event, ReplyRequest
 from edgekv.conversations.history import StoredHistory
+from edgekv.loop.loop_channel import Answered
+from edgekv.loop.mailbox import Mailbox
 from edgekv.planning.native_request import most_cells
 
 from .cancel_flag import CancelFlag
@@ -29,7 +31,7 @@ class PooledSession:
 
     path: file for saving it
     n_answered: requests that it has answered
-    stop: the flag of the request that a thread answers with it, and no other thread may use it; None = it is free
+    stop: the flag of the request that it answers, and no other may have it; None = it is free
     """
 
     session: edgekv.Session
@@ -39,7 +41,7 @@ class PooledSession:
 
 
 class SessionPool:
-    """Answers requests with the sessions of one runtime, in as many threads at a time as it has slots.
+    """Answers requests with the sessions of one runtime, as many at a time as it has slots.
 
     open_runtime: opens the runtime, and another one once the process of the first has died
     folder: for saved sessions; None = save none. Sessions of an isolated runtime are saved after every reply, so that
@@ -60,7 +62,8 @@ class SessionPool:
         self._max_sessions = max_sessions
         self._folder = folder
         self._swap_dir = swap_dir
-        self._changed = threading.Condition()  # guards the list below; a session that became free notifies it
+        self._lock = threading.Lock()  # guards the lists below
+        self._until_free: list[Mailbox] = []  # told when a session becomes free
         self._pooled: list[PooledSession] = []  # the least recently used one first
         self._numbers = itertools.count(1)
         self.n_restarts = 0
@@ -86,14 +89,19 @@ class SessionPool:
                 self._save(pooled, archive=True)
         self.runtime.close()
 
-    def answer(self, request: ReplyRequest, emit: Callable[[Event | ApiError], None], stop: CancelFlag) -> None:
-        """Answer a request; call `emit` with the events. Raises ApiError and EdgeKVError."""
+    def answer(
+        self, request: ReplyRequest, emit: Callable[[Event | ApiError], None], stop: CancelFlag
+    ) -> Iterator[Answered]:
+        """Answer a request; call `emit` with the events. Raises ApiError and EdgeKVError.
+
+        Yields each answer of the loop, or of another request, before it waits for it.
+        """
         if not self.runtime.closed and not self.runtime.alive:  # its process ended while no request was at work
             self._give_up_runtime()
         if self.runtime.closed:
             self._open()
         try:
-            self._answer(request, emit, stop)
+            yield from self._answer(request, emit, stop)
         except edgekv.WorkerError as error:
             log.warning("a request failed: %s", error)
             emit(api_error_of(error))  # the client need not wait until the model is open again
@@ -101,24 +109,26 @@ class SessionPool:
             with suppress(edgekv.EdgeKVError):  # the next request tries again, and says why it fails
                 self._open()
 
-    def _answer(self, request: ReplyRequest, emit: Callable[[Event], None], stop: CancelFlag) -> None:
+    def _answer(self, request: ReplyRequest, emit: Callable[[Event], None], stop: CancelFlag) -> Iterator[Answered]:
         if stop:
             return
         with self.replier.stored(request, self._swap_dir) as history:
             while not stop:
-                with self._changed:
-                    pooled, n_shared = self._choose(history, self.replier.pinned(request), stop)
+                system = self.replier.pinned(request)
+                yield from self._until_none_is_cancelled()
+                with self._lock:
+                    pooled, n_shared = self._choose(history, system, stop)
                 end: list[Event] = []  # told once the session is free: who sees it may go on with it at once
                 told = partial(_held_back, end, emit)
                 try:
-                    self.replier.answer(pooled.session, request, history, told, stop, n_shared)
+                    yield from self.replier.answer(pooled.session, request, history, told, stop, n_shared)
                     pooled.n_answered += 1
                     self._tell_eviction(pooled.session)
                 except edgekv.SessionEvictedError:
                     pooled.session.close()
                     continue
                 except edgekv.SwapError:
-                    with self._changed:
+                    with self._lock:
                         if not self._make_room():
                             raise
                     continue
@@ -145,22 +155,35 @@ class SessionPool:
             )
 
     def _free(self, pooled: PooledSession) -> None:
-        """Note that no thread uses a session any more. It goes if it has no tokens, as after a refused request."""
+        """Note that a session's request has ended. It goes if it has no tokens, as after a refused request."""
         is_empty = pooled.session.closed or pooled.session.n_past == 0
-        with self._changed:
+        with self._lock:
             pooled.stop = None
             if is_empty:
                 self._end(pooled)
-            self._changed.notify_all()
+            told, self._until_free = self._until_free, []
+        for box in told:
+            box.put(None)
+
+    def _until_none_is_cancelled(self) -> Iterator[Answered]:
+        """Wait for sessions whose request was cancelled: a client that stops a reply often asks for another one."""
+        while (box := self._box_if_cancelled()) is not None:
+            yield box
+            box.get()
+
+    def _box_if_cancelled(self) -> Mailbox | None:
+        """Return a box that is told when a session becomes free, if the request of one was cancelled."""
+        with self._lock:
+            if not any(pooled.stop for pooled in self._pooled):
+                return None
+            self._until_free.append(Mailbox())
+            return self._until_free[-1]
 
     def _choose(self, history: StoredHistory, system: str | None, stop: CancelFlag) -> tuple[PooledSession, int]:
         """Return the session with the longest common prefix, and how many tokens other histories begin with, too.
 
         A new session, if more than half of what that one has after its opening would be lost. It is not free any more.
-        Sessions whose request was cancelled are waited for: a client that stops a reply often asks for another one.
         """
-        while any(pooled.stop for pooled in self._pooled):
-            self._changed.wait()
         fitting = [pooled for pooled in self._pooled if pooled.stop is None and pooled.session.system == system]
         seen = {pooled: pooled.session.common_prefix_length(history) for pooled in fitting}
         pooled = max(fitting, key=lambda pooled: seen[pooled], default=None)

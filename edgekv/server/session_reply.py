@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TypeAlias
 
 import edgekv
 from edgekv.api.coverage_file import coverage_of
@@ -22,13 +23,16 @@ from edgekv.api.reply_request import (
     Usage,
 )
 from edgekv.conversations.history import History, StoredHistory
-from edgekv.generation.generator import after
 from edgekv.generation.reasoning import ReasoningSplitter, opens_reasoning
 from edgekv.generation.stats import Stats
+from edgekv.loop.loop_channel import Answered
+from edgekv.loop.reply_pieces import Blocks
 from edgekv.prompt.infill import Infill
 from edgekv.prompt.text import read_text
 
 from .cancel_flag import CancelFlag
+
+Waited: TypeAlias = Answered | Blocks  # what a reply waits for before its next piece
 
 log = logging.getLogger("edgekv.server")
 
@@ -79,8 +83,10 @@ class Replier:
         emit: Callable[[Event], None],
         stop: CancelFlag,
         n_shared: int | None = None,
-    ) -> None:
+    ) -> Iterator[Answered]:
         """Have a session answer a request; call `emit` with the events. Raises EdgeKVError.
+
+        Yields each answer of the loop before it waits for it.
 
         history: the request's, which may be stored
         n_shared: tokens that another history begins with, too; None = no beginning is kept for others, or used
@@ -94,7 +100,7 @@ class Replier:
         if request.focus:  # the client wants the text read with its question
             n_shared = None if n_shared is None else 0
         focus = True if request.focus is None else request.focus
-        pieces = session.continue_from(
+        reply = session.continue_from(
             history,
             focus=focus if request.prompt is None and self._runtime.options.focus else False,
             on_overflow=request.on_overflow,
@@ -115,15 +121,19 @@ class Replier:
             prompt_logprobs=request.echo and request.n_logprobs is not None,
             progress=reading,
         )
+        events: Iterator[str | Waited] = session.events(reply)
         if request.echo and request.n_logprobs is None:
-            pieces = after(self._prompt_texts(request), pieces)
+            events = _after(self._prompt_texts(request), events)
         # a reply that fits a schema or a grammar has no place for thoughts
         is_plain = request.prompt is not None or request.has_form
         begun = self._begins_thinking and not request.goes_on
         splitter = PieceSplitter(begun=None if is_plain else begun)
         with stop.calls(session.cancel):
-            for piece in splitter.events(pieces):
-                emit(piece)
+            for event in splitter.events(events):
+                if isinstance(event, Piece):
+                    emit(event)
+                elif not isinstance(event, Blocks):
+                    yield event
         stats = session.stats
         for call in stats.tool_calls:
             emit(ToolCall(f"call_{secrets.token_hex(12)}", call.name, call.arguments))
@@ -180,6 +190,18 @@ def reason_of(stats: Stats) -> Reason:
     return "tool_calls" if reason == "stop" and stats.tool_calls else reason
 
 
+def _after(texts: Iterable[str], events: Iterable[str | Waited]) -> Iterator[str | Waited]:
+    """Yield texts before the first piece of a reply, which has begun by then; an error of its beginning comes first."""
+    is_begun = False
+    for event in events:
+        if isinstance(event, str) and not is_begun:
+            is_begun = True
+            yield from texts
+        yield event
+    if not is_begun:
+        yield from texts
+
+
 class PieceSplitter:
     """Splits a reply that comes in pieces into reasoning and answer.
 
@@ -196,10 +218,16 @@ class PieceSplitter:
         self._begins = False  # True = the part has no text yet, and drops white space
         self._blanks = ""  # white space after the reasoning so far
 
-    def events(self, pieces: Iterable[str]) -> Iterator[Piece]:
-        """Yield the pieces of a reply. Log probabilities of text that is held back come with the next text."""
+    def events(self, pieces: Iterable[str | Waited]) -> Iterator[Piece | Waited]:
+        """Yield the pieces of a reply. Log probabilities of text that is held back come with the next text.
+
+        What the reply waits for is passed on.
+        """
         tokens = b""
         for piece in pieces:
+            if not isinstance(piece, str):
+                yield piece
+                continue
             tokens += getattr(piece, "packed", b"")
             for is_thought, text in self.push(piece):
                 yield Piece(text, is_thought, tokens)

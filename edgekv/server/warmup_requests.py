@@ -62,6 +62,10 @@ class WarmupSession:
         progress(edgekv.Progress(1, 1, 1, 1))
         yield "text"
 
+    def events(self, reply: Iterator[str]) -> Iterator[str]:
+        """Return the events of a reply: its pieces, which wait for nothing."""
+        return reply
+
     def cancel(self) -> None:
         """Do nothing."""
 

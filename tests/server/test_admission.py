@@ -94,7 +94,13 @@ def waiting(open_server):
 
     async def taken(application, path, body):
         begun, go = threading.Event(), threading.Event()
-        application.state.queue._answer = lambda request, emit, stop: (begun.set(), go.wait())
+
+        def answer(request, emit, stop):
+            begun.set()
+            go.wait()
+            yield from ()
+
+        application.state.queue._answer = answer
         content, memory = json.dumps(body).encode(), application.state.memory
         tracemalloc.start()
         asked = [asyncio.create_task(fetched(application, path, content)) for _ in range(N_WAITING)]

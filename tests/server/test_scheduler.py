@@ -16,6 +16,7 @@ from edgekv.api.api_errors import ApiError
 from edgekv.api.reply_request import Ended, Piece, PromptProgress, ReplyRequest, Usage
 from edgekv.errors import InputError, WorkerError
 from edgekv.generation.logprobs import PACKED_BYTES
+from edgekv.loop.mailbox import Mailbox
 from edgekv.prompt.text import read_text
 from edgekv.server import spill
 from edgekv.server.admission import MemoryBudget
@@ -43,6 +44,7 @@ class Model:
         for piece in request.user:
             emit(Piece(piece))
         emit(Ended("stop", USAGE))
+        yield from ()
 
 
 @pytest.fixture
@@ -103,6 +105,7 @@ def test_the_place_of_a_reply_is_free_when_its_end_is_seen(memory):
             raise InputError("no text")
         emit(Ended("stop", USAGE))
         put_away.wait()
+        yield from ()
 
     queue = RequestQueue(answer, limit=0, seconds=60, memory=memory)
 
@@ -123,7 +126,12 @@ def test_the_place_of_a_reply_is_free_when_its_end_is_seen(memory):
 
 def test_the_time_of_a_request_begins_anew_while_its_prompt_is_read(memory):
     go = threading.Event()
-    queue = RequestQueue(lambda request, emit, stop: go.wait(), limit=0, seconds=600, memory=memory)
+
+    def answer(request, emit, stop):
+        go.wait()
+        yield from ()
+
+    queue = RequestQueue(answer, limit=0, seconds=600, memory=memory)
 
     async def work():
         running = queue.submit(ReplyRequest())
@@ -147,6 +155,7 @@ def test_nothing_follows_the_end_of_a_reply(memory):
 
     def answer(request, emit, stop):
         emit(Ended("stop", USAGE))
+        yield from ()
         raise WorkerError("gone")
 
     queue = RequestQueue(answer, limit=0, seconds=0.1, memory=memory)
@@ -170,6 +179,7 @@ def test_a_reply_that_never_began_has_an_end(memory):
         begun.set()
         while not stop:
             time.sleep(0.01)
+        yield from ()
 
     queue = RequestQueue(answer, limit=0, seconds=60, memory=memory)
 
@@ -290,6 +300,7 @@ def test_many_long_texts_take_one_descriptor(memory):
     def answer(request, emit, stop):
         found.append(["".join(read_text(it["content"])) for it in request.messages[1:]])
         emit(Ended("stop", USAGE))
+        yield from ()
 
     queue = RequestQueue(answer, limit=64, seconds=60, memory=memory)
 
@@ -338,6 +349,7 @@ def test_log_probabilities_that_are_longer_than_any(memory):
     def answer(request, emit, stop):
         while not stop:
             emit(Piece("x", logprobs=b"x" * 1000))
+        yield from ()
 
     queue = RequestQueue(answer, limit=2, seconds=60, memory=memory)
 
@@ -350,3 +362,30 @@ def test_log_probabilities_that_are_longer_than_any(memory):
 
     assert asyncio.run(work()) == 503
     queue.close()
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+def test_one_thread_goes_on_with_whatever_has_its_answer(memory, order):
+    """Several requests wait for the loop at a time, and no thread waits for one of them."""
+    boxes, said = [Mailbox() for _ in range(3)], []
+
+    def answer(request, emit, stop):
+        box = boxes[int(request.user)]
+        yield box
+        said.append(f"{request.user} {box.get()}")
+        emit(Ended("stop", USAGE))
+
+    before = threading.active_count()
+    queue = RequestQueue(answer, n_slots=3, limit=0, seconds=60, memory=memory)
+
+    async def work():
+        running = [queue.submit(ReplyRequest(user=str(i))) for i in range(3)]
+        await until(lambda: queue.n_answered == 3)
+        assert threading.active_count() == before + 1
+        for i in order:
+            boxes[i].put("answered")
+            await text(running[i])
+
+    asyncio.run(work())
+    queue.close()
+    assert said == [f"{i} answered" for i in order]

@@ -46,7 +46,8 @@ class Asking:
         self.begun = threading.Event()
         self.stop = CancelFlag()
         self.said, self.usage = "", None
-        self._thread = threading.Thread(target=pool.answer, args=(self._request, self._tell, self.stop), daemon=True)
+        answering = pool.answer(self._request, self._tell, self.stop)
+        self._thread = threading.Thread(target=lambda: [*answering], daemon=True)
         self._thread.start()
 
     def _tell(self, event):
