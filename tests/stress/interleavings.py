@@ -4,8 +4,9 @@ Claim (bench/RESULTS.md): in every program each session says and holds what it d
 
 No thread is there: whoever waits for an answer makes the loop step, and between any two steps another session may go
 on. So a reply is left, collected, cancelled or interrupted at every point of a step, by its own feeds counted, and some
-clients never come back, while others read, reply, go back, save and load. Some programs close the runtime in their
-midst. Every session of a program also goes alone. That is done once for sessions that several programs have.
+clients never come back, while others read, reply, go back, save and load. Some clients wait for no answer, and come
+back for it. Some programs close the runtime in their midst. Every session of a program also goes alone. That is done
+once for sessions that several programs have.
 
 The program ends with status 1 if a session differs, or if an error comes that is not the caller's.
 
@@ -96,7 +97,7 @@ class SteppedLoop:
         if self.loop.engine.closed:
             answer.answers.append(None if isinstance(message, Stop) else Raised(SessionError(CLOSED)))
         else:
-            self.loop.take(Post(message, answer.answers.append, self.client))
+            self.loop.take(Post(message, answer.answers.append, self.client if client is None else client))
         return answer
 
     request = post
@@ -135,6 +136,7 @@ class Operation(NamedTuple):
     text: that it reads; n_pieces: pieces of a reply that it takes, or tokens to go back by
     way: how a reply is left
     at: the feed of the reply at which it is cancelled or interrupted
+    awaits: others go on while an answer to it is awaited, as in an event loop
     """
 
     kind: str
@@ -142,12 +144,15 @@ class Operation(NamedTuple):
     n_pieces: int
     way: str
     at: int
+    awaits: bool
 
 
 def any_operation(rng: random.Random) -> Operation:
     kind = rng.choice(["reply"] * 5 + ["read", "rewind", "save", "snapshot"])
     way = rng.choice(("end", "cancel at", "interrupt at", *LEAVING))
-    return Operation(kind, rng.randint(1, 5) * rng.choice(TEXTS), rng.randint(1, 6), way, rng.randint(1, 8))
+    return Operation(
+        kind, rng.randint(1, 5) * rng.choice(TEXTS), rng.randint(1, 6), way, rng.randint(1, 8), rng.random() < 0.5
+    )
 
 
 class LeftError(Exception):
@@ -223,11 +228,16 @@ class Client:
     def _reply(self, operation: Operation) -> Iterator[str]:
         pieces, way = [], operation.way
         self._n_fed, self._at = 0, (operation.at, way) if way.endswith("at") else None
-        reply = self.session.chat(operation.text, max_tokens=operation.n_pieces + 2, sampling=GREEDY, allow_loops=True)
+        options = {"max_tokens": operation.n_pieces + 2, "sampling": GREEDY, "allow_loops": True}
+        reply: Any = self.session.chat(operation.text, **options)
+        if operation.awaits:
+            reply = self.session.events(reply)
         try:
-            for piece in reply:
-                pieces.append(piece)
-                yield "piece"
+            for event in reply:
+                yield "event"
+                if not isinstance(event, str):
+                    continue
+                pieces.append(event)
                 if len(pieces) == operation.n_pieces and way in LEAVING:
                     break
         except KeyboardInterrupt:
@@ -235,7 +245,7 @@ class Client:
         self._at = None
         if way == "cancel":
             self.session.cancel()
-            pieces += reply
+            pieces += [event for event in reply if isinstance(event, str)]
         elif way == "throw":
             with suppress(LeftError):
                 reply.throw(LeftError)
@@ -326,6 +336,7 @@ class Programs:
             assert client.seen == seen[: len(client.seen)], f"{operations}: {client.seen} is not {seen}"
             self.counts["compared"] += len(client.seen)
             self.counts.update(f"{it.kind} {it.way}" if it.kind == "reply" else it.kind for it in operations)
+            self.counts["awaited replies"] += sum(it.awaits and it.kind == "reply" for it in operations)
 
 
 def interleave(runtime: edgekv.Runtime, clients: list[Client], rng: random.Random, n_parts: int | None = None) -> None:
