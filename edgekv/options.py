@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from .arguments import check_flag, path_of
@@ -388,7 +389,7 @@ class Options:
         """True if a policy divides cells by the model's table of head shares."""
         return any(policy.spread == "given" for policy in self.policies)
 
-    @property
+    @cached_property
     def probe_cells(self) -> int:
         """Cells beyond budget and block that a probe takes while it is scored, or a block that is replayed."""
         asks = self.focus or self.archives
@@ -417,7 +418,7 @@ class Options:
         """The most tokens that are decoded at once, however long a block is."""
         return self.ubatch or (GPU_UBATCH if self.gpu_layers and not self.rpc else UBATCH)
 
-    @property
+    @cached_property
     def n_draft(self) -> int:
         """Tokens of a draft, which are decoded before they are accepted; 0 while a plan has yet to settle "auto"."""
         return min(DRAFT_TOKENS, self.n_ubatch - 1) if self.prompt_lookup == "on" else 0
@@ -427,7 +428,7 @@ class Options:
         """The folder of swapped-out sessions and archives; None = that of TMPDIR."""
         return None if self.swap_dir is None else str(self.swap_dir)
 
-    @property
+    @cached_property
     def spare_cells(self) -> int:
         """Cells that generation fills before it evicts."""
         return self.block if self.evict_every is None else self.evict_every

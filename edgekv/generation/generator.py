@@ -129,6 +129,7 @@ class ReplyTokens:
         self.block_loop = block_loop
         self.newest = -1
         self._request = request
+        self._most_tokens = request.most_tokens
         self._selector = selector
         self._state = state
         self._stats = stats
@@ -181,7 +182,7 @@ class ReplyTokens:
         loops = self._loops.loops_after(self.newest)
         if loops and n_tokens >= request.min_tokens and not request.allow_loops:
             return "loop"
-        if n_tokens == request.most_tokens:
+        if n_tokens == self._most_tokens:
             return "length"
         if self._room is not None and n_tokens >= self._room:
             return "context"
