@@ -27,7 +27,7 @@ from .loop_messages import (
     Stop,
 )
 from .open_reply import OpenReply, Post
-from .replies import Replies, closed
+from .replies import Replies, close_events
 from .slot_turns import InLine, Turns
 
 
@@ -270,7 +270,7 @@ class Loop:
         """Free everything. Replies that are open end, and who waits is refused."""
         self.engine.close()
         for reply in self._replies.by_number.values():
-            closed(reply)
+            close_events(reply)
             reply.say(Raised(SessionError(CLOSED)))
         if self._stop is not None:
             self._stop.answer(None)

@@ -75,7 +75,7 @@ class Replies:
 
     def close(self, reply: OpenReply) -> None:
         """End a reply where it is."""
-        self.end(reply, closed(reply))
+        self.end(reply, close_events(reply))
 
     def end(self, reply: OpenReply, error: BaseException | None = None) -> None:
         """Note that a reply is over, and tell its client if it waits."""
@@ -144,7 +144,7 @@ class Replies:
             reply.say(event)
 
 
-def closed(reply: OpenReply) -> BaseException | None:
+def close_events(reply: OpenReply) -> BaseException | None:
     """Close the events of a reply; returns what that raises."""
     try:
         reply.events.close()

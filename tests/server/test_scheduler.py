@@ -389,3 +389,37 @@ def test_one_thread_goes_on_with_whatever_has_its_answer(memory, order):
     asyncio.run(work())
     queue.close()
     assert said == [f"{i} answered" for i in order]
+
+
+class ToldTwice(Mailbox):
+    """A box that tells of its answer twice, as one may whose answer comes while it is asked to tell."""
+
+    def put(self, answer):
+        super().put(answer)
+        if self._told is not None:
+            self._told()
+
+
+def test_a_request_goes_on_once_for_an_answer_that_is_told_twice(memory):
+    boxes = ToldTwice(), Mailbox()
+
+    def answer(request, emit, stop):
+        if request.user == "waits":
+            for box in boxes:
+                yield box
+                box.get()
+        emit(Ended("stop", USAGE))
+
+    queue = RequestQueue(answer, n_slots=2, limit=0, seconds=60, memory=memory)
+
+    async def work():
+        waits = queue.submit(ReplyRequest(user="waits"))
+        await until(lambda: boxes[0]._told)
+        boxes[0].put(None)
+        await until(lambda: boxes[1]._told)
+        await text(queue.submit(ReplyRequest()))  # the thread does not wait for the second box
+        boxes[1].put(None)
+        await text(waits)
+
+    asyncio.run(work())
+    queue.close()
