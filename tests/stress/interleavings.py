@@ -19,9 +19,11 @@ from __future__ import annotations
 import argparse
 import collections
 import gc
+import math
 import random
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -373,8 +375,9 @@ def interleave(runtime: edgekv.Runtime, clients: list[Client], rng: random.Rando
     channel.between, channel.note_feed = lambda: None, lambda cache: None
 
 
-def run(n: int, seed: int) -> collections.Counter[str]:
-    """Run programs; returns how much they did. Raises AssertionError."""
+def run(n: int, seed: int, seconds: float = math.inf) -> collections.Counter[str]:
+    """Run n programs, or as many as the seconds allow; returns how much they did. Raises AssertionError."""
+    end = time.monotonic() + seconds
     import served  # noqa: F401  (lets clients look behind sessions)
 
     with (
@@ -388,7 +391,10 @@ def run(n: int, seed: int) -> collections.Counter[str]:
         found = Programs(model, Path(folder), random.Random(seed), closing)
         closing.enter_context(collected_on_purpose())
         for number in range(n):
+            if time.monotonic() > end:
+                break
             found.run(number)
+            found.counts["programs"] += 1
             gc.collect()
     return found.counts
 
@@ -409,11 +415,12 @@ def collected_on_purpose() -> Iterator[None]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--programs", type=int, default=100_000)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="stop then, whatever is left")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="write the figures to this file too")
     options = parser.parse_args()
-    counts = run(options.programs, options.seed)
-    print(f"{options.programs} programs: {dict(counts)}; nothing wrong")
+    counts = run(options.programs, options.seed, options.seconds)
+    print(f"{dict(counts)}; nothing wrong")
     programs.write_json(options.json, dict(counts))
 
 
