@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from edgekv.api.reply_request import Event, ReplyRequest
 
 from .admission import MemoryBudget
-from .scheduler import Running
+from .running_request import Running
 
 
 class Series:
