@@ -15,9 +15,7 @@ from edgekv.planning.plan import Plan
 
 from .conversation_client import Conversation
 from .loop_channel import Channel
-from .loop_messages import Call, LoadConversation, NewConversation
-
-NO_THREAD = 1 << 63  # bit of the numbers of clients that are no threads
+from .loop_messages import OF_ONE_REPLY, Call, LoadConversation, NewConversation
 
 
 class Engine(Opened):
@@ -143,8 +141,8 @@ class Engine(Opened):
         return next(self._numbers)
 
     def new_client(self) -> int:
-        """Return a number for a client that is no thread."""
-        return NO_THREAD | self.new_number()
+        """Return a number for a client of one reply, which no thread has."""
+        return OF_ONE_REPLY | self.new_number()
 
     def _call(self, name: str, *arguments: Any) -> Any:
         return self.channel.ask(Call(None, name, arguments))

@@ -20,6 +20,7 @@ from edgekv.generation.stats import Stats
 
 CLOSED = "this session is closed; open another with Runtime.session()"
 
+OF_ONE_REPLY = 1 << 63  # bit of the numbers of clients that are no threads, and ask for nothing after their reply
 WITH_CELLS = frozenset({"kept_positions", "budgets", "coverage", "snapshot", "restore", "save"})  # calls that need them
 OF_ALL_CELLS = frozenset({"set_memory"})  # calls of the engine that change the cells of all conversations
 OF_IDLE = frozenset({"snapshot", "restore", "save"})  # calls before which a reply ends that its client has forgotten

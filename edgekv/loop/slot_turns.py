@@ -8,7 +8,7 @@ from typing import NamedTuple
 from edgekv.conversations.conversation import Conversation
 from edgekv.conversations.local_engine import LocalEngine
 
-from .loop_messages import OF_ALL_CELLS, Call
+from .loop_messages import OF_ALL_CELLS, OF_ONE_REPLY, Call
 from .open_reply import OpenReply, Post
 
 IDLE_S = 0.1  # longest wait for a reply that nobody iterates
@@ -112,7 +112,8 @@ class Turns:
 
     def note_answer(self, client: Hashable) -> None:
         """Note the end of a reply or a call, after which a client may ask for the next."""
-        if self._engine.n_slots > 1:
+        has_one_reply = isinstance(client, int) and client & OF_ONE_REPLY
+        if self._engine.n_slots > 1 and not has_one_reply:
             self._answered = {it: then for it, then in self._answered.items() if then + SOON_S > self._clock()}
             self._answered[client] = self._clock()
 

@@ -13,6 +13,7 @@ from edgekv.generation.request import Progress
 from edgekv.generation.stats import Stats
 from edgekv.loop.loop import Loop
 from edgekv.loop.loop_messages import (
+    OF_ONE_REPLY,
     Abort,
     Call,
     Cancel,
@@ -393,3 +394,28 @@ def test_the_end_does_not_wait_for_the_client_that_wants_it():
     stopped = driver.post(Stop(), "me")
     driver.run()
     assert (stopped, driver.engine.done) == ([None], ["a left"])
+
+
+def test_a_batch_waits_for_a_reply_whose_progress_was_looked_at():
+    """The time of that look is no pause."""
+    driver = Driver(2)
+    driver.now = 1.0
+    driver.begin("a", [READ, "one", 1], reports=True)
+    driver.begin("b", [1, "x"])
+    driver.loop.step()
+    piece = driver.next("a")
+    driver.loop.step()
+    driver.loop.step()
+    assert piece == ["one"]
+    assert driver.loop.step() == pytest.approx(SOON_S)
+    assert driver.engine.batches == []
+
+
+@pytest.mark.parametrize(("client", "wait"), [(7, SOON_S), (OF_ONE_REPLY | 7, 0.0)])
+def test_a_client_of_one_reply_is_not_waited_for_after_it(client, wait):
+    driver = Driver(2)
+    driver.begin("a", [1], client)
+    driver.run()
+    driver.begin("b", [1, "x"])
+    driver.loop.step()
+    assert driver.loop.step() == pytest.approx(wait)
