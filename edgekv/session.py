@@ -552,9 +552,9 @@ class Session:
         """End the session, and free its state, at the latest when another session is used."""
         if self.closed:
             return
-        self._ended = True
         self.cancel()
         self._conversation.close()
+        self._ended = True  # if an interrupt comes before, it is closed again or dropped
 
     def cancel(self) -> None:
         """End the running reply, if any, at the next block or token. May be called from any thread.

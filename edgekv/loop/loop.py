@@ -155,7 +155,9 @@ class Loop:
         if self._replies.reporting:
             self._refuse_within(reply.conversation, post.client)
         reply.answer, reply.client = post.answer, post.client
-        if self._turns.resume(reply) or reply.conversation.cancelled.is_set():
+        if reply not in self._replies.reporting:
+            self._turns.note_return(reply)
+        if self._turns.has(reply.conversation) or reply.conversation.cancelled.is_set():
             reply.is_ready = True
         else:
             self._enter(reply, post)

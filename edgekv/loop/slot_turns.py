@@ -101,10 +101,9 @@ class Turns:
         since = [*(it.paused_since for it in paused), *self._answered.values()]
         return max([0.0, *(then + SOON_S - self._clock() for then in since)])
 
-    def resume(self, reply: OpenReply) -> bool:
-        """Note that a reply is asked for its next piece; returns True if it still has its turn."""
+    def note_return(self, reply: OpenReply) -> None:
+        """Note that a reply is asked for its next piece."""
         reply.comes_back_soon = self._clock() - reply.paused_since <= SOON_S
-        return reply.conversation in self._holders
 
     def note_request(self, client: Hashable) -> None:
         """Note a message of a client."""

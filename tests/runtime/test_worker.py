@@ -194,30 +194,35 @@ def test_an_interrupted_wait_leaves_the_session_usable(session, monkeypatch):
 
 
 @pytest.mark.parametrize("is_sent", [False, True])
-def test_a_closed_session_is_forgotten_though_an_interrupt_comes(open_runtime, monkeypatch, is_sent):
+@pytest.mark.parametrize("then", ["close", "drop"])
+def test_a_closed_session_is_forgotten_though_an_interrupt_comes(open_runtime, monkeypatch, is_sent, then):
     """Before the worker is told to, or after it was told and before the host notes that it has."""
-    ask = worker_process.Worker.ask
-    asked = []
+    post, told = worker_process.Worker.post, []
 
-    def noted(worker, message):
+    def noted(worker, message, client=None):
         if isinstance(message, Close):
-            asked.append(message.number)
-            if len(asked) == 1:
+            told.append(message.number)
+            if len(told) == 1:
                 if is_sent:
-                    ask(worker, message)
+                    post(worker, message, client)
                 raise KeyboardInterrupt
-        return ask(worker, message)
+        return post(worker, message, client)
 
-    monkeypatch.setattr(worker_process.Worker, "ask", noted)
+    monkeypatch.setattr(worker_process.Worker, "post", noted)
+    monkeypatch.setattr(worker_process.Worker, "request", noted)
     with open_runtime() as rt:
         session = rt.session()
         list(session.generate("a b c", max_tokens=3))
         with pytest.raises(KeyboardInterrupt):
             session.close()
+        if then == "close":
+            session.close()
+        else:
+            del session
         with rt.session() as other:
             assert "".join(other.generate("a b c", max_tokens=3))
-        assert len(asked) == 3
-        assert asked[0] == asked[1] != asked[2]
+        assert told[0] == told[1] != told[2]
+        assert len(told) == 3
 
 
 def test_a_session_closed_in_the_midst_of_a_reply_makes_room_for_another(runtime):
