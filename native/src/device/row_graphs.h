@@ -101,6 +101,12 @@ class RowGraphs {
         uint32_t n;
     };
 
+    // Where numbers of cells go in scores_: those of a head `apart` after those of the head before.
+    struct Place {
+        size_t first;
+        size_t apart;
+    };
+
     static constexpr uint32_t n_normed = 128; // values of each head that a section norms
 
     static size_t n_at_once(const FlatCache & flat, uint32_t pool);
@@ -112,6 +118,7 @@ class RowGraphs {
     Run                     run_at(uint32_t index, uint32_t begin, uint32_t n_filled) const;
     const FlatCache::Head & first_of(const Run & run) const { return flat_.head(flat_.layers()[run.layer].first_head + run.begin); }
 
+    bool          compute_by_run(uint32_t n_filled, const std::function<bool(const Run & run)> & f);
     bool          by_run(uint32_t n_filled, float * by_cell, const std::function<bool(const Run & run)> & f);
     void          send(ggml_tensor * to, const void * from, size_t n_bytes);
     void          take(float * to, size_t n);
@@ -119,12 +126,11 @@ class RowGraphs {
     ggml_tensor * before_rope(ggml_context * context, ggml_tensor * keys, const Run & run);
     bool          score_by_attention(const edgekv_policy & policy, const GraphQueries & queries, const Run & run);
     ggml_tensor * largest_of(ggml_context * context, ggml_tensor * weights, ggml_tensor * zeros, ggml_tensor * before);
-    bool          add_norms(const Run & run, const ggml_tensor & w_o, uint32_t n_group, const Cells & cells, bool first);
+    bool          add_norms(const Run & run, const ggml_tensor & w_o, uint32_t n_group, const Cells & cells, const Place & place, bool first);
     ggml_tensor * rows_of(ggml_context * context, ggml_tensor * all, const Run & run);
     ggml_tensor * rows_of(ggml_context * context, ggml_tensor * all, const Run & run, const Cells & cells, size_t place);
     ggml_tensor * sharpened(ggml_context * context, ggml_tensor * logits, const GraphQueries & queries, const Run & run, size_t first);
     ggml_tensor * place_of(ggml_context * context, ggml_tensor * by_cell, const Run & run);
-    ggml_tensor * place_of(ggml_context * context, ggml_tensor * by_cell, const Run & run, const Cells & cells);
     ggml_tensor * mask_of(ggml_context * context, const Run & run, size_t first, int64_t n_rows);
     ggml_tensor * queries_of(ggml_context * context, const Run & run, size_t first, size_t n_rows, bool turned);
     ggml_tensor * rotated(ggml_context * context, ggml_tensor * rows, size_t place, const Rotation & rotation);

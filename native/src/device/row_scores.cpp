@@ -52,9 +52,8 @@ bool RowGraphs::score_pool(const edgekv_policy & policy, uint32_t n_filled, cons
     });
 }
 
-// Have f make the sections of a graph for the heads of every layer, run by run, until one call returns false; then bring what they
-// leave in scores_.
-bool RowGraphs::by_run(uint32_t n_filled, float * by_cell, const std::function<bool(const Run & run)> & f) {
+// Have f make the sections of a graph for the heads of every layer, run by run, until one call returns false.
+bool RowGraphs::compute_by_run(uint32_t n_filled, const std::function<bool(const Run & run)> & f) {
     graph_->begin();
     for (uint32_t i = 0; i < flat_.layers().size(); ++i) {
         const FlatCache::Layer & layer = flat_.layers()[i];
@@ -66,7 +65,12 @@ bool RowGraphs::by_run(uint32_t n_filled, float * by_cell, const std::function<b
             g += run.n_heads;
         }
     }
-    if (!graph_->compute_if_supported()) {
+    return graph_->compute_if_supported();
+}
+
+// The same, and bring what they leave in scores_.
+bool RowGraphs::by_run(uint32_t n_filled, float * by_cell, const std::function<bool(const Run & run)> & f) {
+    if (!compute_by_run(n_filled, f)) {
         return false;
     }
     take(by_cell, ggml_nelements(scores_));
@@ -100,15 +104,10 @@ ggml_tensor * RowGraphs::rows_of(ggml_context * context, ggml_tensor * all, cons
     return graph_->in_place(place, ggml_cast(context, rows, GGML_TYPE_F32));
 }
 
-// What numbers by cell say of a run's cells, or of some of them: (n, heads).
+// What numbers by cell say of a run's cells: (n, heads).
 ggml_tensor * RowGraphs::place_of(ggml_context * context, ggml_tensor * by_cell, const Run & run) {
-    return place_of(context, by_cell, run, { 0, run.n });
-}
-
-ggml_tensor * RowGraphs::place_of(ggml_context * context, ggml_tensor * by_cell, const Run & run, const Cells & cells) {
     const FlatCache::Head & first = first_of(run);
-    return ggml_view_2d(context, by_cell, cells.n, run.n_heads, sizeof(float) * flat_.n_own(first),
-                        sizeof(float) * (first.cell + cells.begin));
+    return ggml_view_2d(context, by_cell, run.n, run.n_heads, sizeof(float) * flat_.n_own(first), sizeof(float) * first.cell);
 }
 
 bool RowGraphs::score_by_keys(const edgekv_policy & policy, const Run & run) {

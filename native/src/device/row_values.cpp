@@ -2,6 +2,7 @@
 #include "device/row_graphs.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 namespace edgekv {
@@ -44,26 +45,48 @@ bool RowGraphs::measure(uint32_t n_filled, float * by_cell) {
 
 bool RowGraphs::norms(uint32_t n_filled, const std::vector<const std::vector<WeightRows> *> & projections,
                       const std::vector<uint32_t> & first_cells, float * norms) {
-    return graph_ && by_run(n_filled, norms, [&](const Run & run) {
+    struct Piece { // of one head
+        size_t from;
+        size_t to;
+        size_t n;
+    };
+    std::vector<Piece> pieces; // they come here one after the other
+    size_t             n_all = 0;
+    const bool         done  = graph_ && compute_by_run(n_filled, [&](const Run & run) {
         const FlatCache::Layer & layer = flat_.layers()[run.layer];
         const auto               first = first_cells.begin() + layer.first_head + run.begin;
         // a tensor may begin at every so many rows
-        const auto step = static_cast<uint32_t>(Graph::alignment / std::gcd(Graph::alignment, pool_.v->nb[1]));
-        for (uint32_t begin = *std::min_element(first, first + run.n_heads) / step * step; begin < run.n; begin += n_normed) {
-            const Cells cells = { begin, std::min(n_normed, run.n - begin) };
+        const auto     step  = static_cast<uint32_t>(Graph::alignment / std::gcd(Graph::alignment, pool_.v->nb[1]));
+        const uint32_t begin = std::min(run.n, *std::min_element(first, first + run.n_heads) / step * step);
+        const size_t   n     = run.n - begin;
+        for (uint32_t cell = begin; cell < run.n; cell += n_normed) {
+            const Cells cells = { cell, std::min(n_normed, run.n - cell) };
             for (size_t reader = 0; reader < layer.readers.size(); ++reader) {
                 const ggml_tensor * w_o = (*projections[run.layer])[reader].on(graph_->backend());
-                if (w_o == nullptr || !add_norms(run, *w_o, layer.readers[reader].n_group, cells, reader == 0)) {
+                const Place         to  = { n_all + cell - begin, n };
+                if (w_o == nullptr || !add_norms(run, *w_o, layer.readers[reader].n_group, cells, to, reader == 0)) {
                     return false;
                 }
             }
         }
+        for (uint32_t g = 0; g < run.n_heads; ++g, n_all += n) {
+            pieces.push_back({ n_all, first_of(run).cell + g * flat_.n_own(first_of(run)) + begin, n });
+        }
         return true;
     });
+    if (!done) {
+        return false;
+    }
+    take(norms, n_all);
+    for (auto piece = pieces.rbegin(); piece != pieces.rend(); ++piece) { // the last first, since no piece moves to an earlier place
+        std::memmove(norms + piece->to, norms + piece->from, piece->n * sizeof(float));
+    }
+    return true;
 }
 
 // Those of some cells by one W_O, a few of its outputs at a time; added to what is there, but for the first W_O.
-bool RowGraphs::add_norms(const Run & run, const ggml_tensor & w_o, uint32_t n_group, const Cells & cells, bool first) {
+bool RowGraphs::add_norms(const Run & run, const ggml_tensor & w_o, uint32_t n_group, const Cells & cells, const Place & place,
+                          bool first) {
     const int64_t n         = cells.n;
     const int64_t n_head_kv = run.n_heads;
     const int64_t n_head    = n_head_kv * n_group;
@@ -104,8 +127,8 @@ bool RowGraphs::add_norms(const Run & run, const ggml_tensor & w_o, uint32_t n_g
         outputs            = ggml_transpose(context, outputs);
         ggml_tensor * sums = of_rows(context, graph.in_place(2, ggml_cont(context, outputs))); // (n, n_head_kv)
 
-        ggml_tensor * place = place_of(context, scores_, run, cells);
-        graph.add(first && begin == 0 ? ggml_cpy(context, sums, place) : ggml_add_inplace(context, place, sums));
+        ggml_tensor * all = ggml_view_2d(context, scores_, n, n_head_kv, place.apart * sizeof(float), place.first * sizeof(float));
+        graph.add(first && begin == 0 ? ggml_cpy(context, sums, all) : ggml_add_inplace(context, all, sums));
     }
     return true;
 }
