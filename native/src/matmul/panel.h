@@ -64,7 +64,7 @@ inline void put(float * dst, WideFloats values) { std::memcpy(dst, &values, size
 
 template <typename Block> inline const Block * block_of(const char * row, size_t i) { return reinterpret_cast<const Block *>(row) + i; }
 
-// The rows that follow, which are fetched into the second cache meanwhile. They are short: a processor finds no stream in them.
+// The rows that follow, which are fetched into the caches meanwhile. They are short: a processor finds no stream in them.
 class Ahead {
   public:
     Ahead() = default; // none
@@ -78,7 +78,7 @@ class Ahead {
             return;
         }
         for (size_t i = 0; i < n_at_once_ && n_left_ > 0; ++i, --n_left_) {
-            _mm_prefetch(row_ + at_, _MM_HINT_T1);
+            _mm_prefetch(row_ + at_, _MM_HINT_T0);
             at_ += line;
             if (at_ >= n_bytes_) {
                 at_ = 0;
