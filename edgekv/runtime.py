@@ -270,8 +270,9 @@ class Runtime:
         memory: bytes, a size such as "150MiB", or a share such as "25%", as for the runtime
 
         A lower ceiling evicts cells of all sessions to what fits, and gives their memory back to the system. A higher
-        one gives cells back, up to those that the runtime was opened with. It comes between two calls, or between two
-        pieces of a reply, after a text that is being read, and returns when the memory is back. Weights stay.
+        one gives cells back, up to those that the runtime was opened with. Sessions at work go on: a text that is being
+        read evicts at its next block, a reply at its next token. It returns when the memory is back. Weights stay.
+        Any thread may call this, but not a `progress`.
 
         Raises CeilingError for a ceiling that does not hold the weights and the least budget, or that the control group
         does not allow; ConfigError for a runtime with layers on a device; SwapError if sessions that had room in memory
@@ -284,6 +285,12 @@ class Runtime:
         self.plan = self._engine.set_memory(options.ceiling_bytes)
         self.options = replace(options, budget=self.plan.budget_cells)
         return self.plan
+
+    async def set_memory_async(self, memory: int | str) -> Plan:
+        """Move the ceiling as `set_memory` does, for asyncio. It moves although its task is cancelled meanwhile."""
+        import asyncio  # it takes memory, and few programs need it
+
+        return await asyncio.to_thread(self.set_memory, memory)
 
     def close(self) -> None:
         """Free the model and its cells. Open sessions end with it; a reply that is under way is cancelled first."""

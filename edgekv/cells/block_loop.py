@@ -23,7 +23,7 @@ from edgekv.store.snapshot_file import CELLS, Section, SnapshotFile, write_snaps
 from .block_loop_snapshot import HISTORY, BlockLoopNotes, BlockLoopSnapshot
 from .block_replay import BlockReplay
 from .feeds import ALWAYS, Decoder, Feed, Feeding, GoesOn, at_once
-from .repositioning import Repositioning
+from .repositioning import Announced, Repositioning
 from .speculation import NgramProposer, SpeculationGate
 from .thread_tuner import ThreadTuner
 from .token_blocks import HeldBack, blocks, with_last
@@ -80,6 +80,7 @@ class BlockLoop:
     An exception may come between a call of the library and the notes on it. `settle` then takes the notes again.
 
     pinned: position ranges [p0, p1) that are never evicted
+    is_resized: the budget is another one since the last eviction
     logits_row: token of the last batch that the next token's logits come from; -1 = the last one
     log: notes the tokens of every feed; None = no log
     archive: takes the rows of all tokens before cells are evicted, and gives them back; None = no archive
@@ -122,7 +123,7 @@ class BlockLoop:
         self._coming = NOTHING  # tokens of a feed, until everything about them is noted
         self._compacting: structs.Compaction | None = None  # result of a compaction, until it is noted
         self._part_ends: Sequence[int] = ()  # ends of the parts of the current probe
-        self._is_resized = False  # the budget is another one since the last eviction
+        self.is_resized = False
         self._since_probe: int | None = None  # tokens fed since the last probe; None = its queries may not score again
 
     def clear(self) -> None:
@@ -256,12 +257,22 @@ class BlockLoop:
     def resize(self, budget: int) -> None:
         """Keep `budget` cells per head from the next block or token on, or from `shrink` on; at most those of the plan.
 
-        The memory of cells that are given up then goes back to the system. Empty cells give it back at once.
+        The memory of cells that are given up then goes back to the system. Empty cells give it back at once. A feed may
+        wait meanwhile: it is decoded first.
         """
         self.cache.allow(budget + self._options.block + self._options.probe_cells)
-        self.budget, self._is_resized = budget, True
-        if self.cache.n_past == 0:
-            self.begin()
+        self.budget, self.is_resized = budget, self.cache.n_past > 0
+        if not self.is_resized:
+            self.cache.clear()
+
+    @property
+    def waiting(self) -> tuple[Fed, Announced]:
+        """The notes on a feed that waits, which no snapshot has, for `wait_again`."""
+        return self._coming, self.repositioning.announced
+
+    def wait_again(self, waiting: tuple[Fed, Announced]) -> None:
+        """Take the notes on a feed that waits, after its cells were restored."""
+        self._coming, self.repositioning.announced = waiting
 
     @property
     def refills(self) -> bool:
@@ -439,7 +450,7 @@ class BlockLoop:
         spare = self._options.block if spare is None else spare
         n_new = len(tokens)
         full = self.cache.n_cells + n_new > self.budget + spare or n_new > self.cache.n_free - self._options.probe_cells
-        full |= self._is_resized and self.cache.n_past > 0
+        full |= self.is_resized
         if full or self._fresh + n_new > self._options.block:
             yield from self._compact(probe, generating=generating, full=full)
             if generating and full:
@@ -504,9 +515,9 @@ class BlockLoop:
         self, probe: Sequence[int] = (), *, generating: bool = False, full: bool = False, is_last: bool = False
     ) -> Feeding[None]:
         options = self._options
-        full |= self.cache.n_cells > self.budget
+        full |= self.is_resized or self.cache.n_cells > self.budget
         probed = len(probe) > 0 and (full or options.parsed_focus.base.sees_every_probe)
-        replay = [] if probed else self.block_replay.probe
+        replay = [] if probed else self.block_replay.probe(evicts=full)
         carries = options.parsed_policy.carries and not self.block_replay.wanted
         if self._since_probe is not None:
             self._since_probe += self._fresh
@@ -536,7 +547,7 @@ class BlockLoop:
         )
         self._note_scored()
         self._compacting = None
-        self._is_resized &= not full
+        self.is_resized &= not full
         self.work.evictions += full
         self.work.repositions += reposition
         self.work.evicted_cells += result.n_evicted

@@ -53,7 +53,9 @@ class BlockReplay:
         """The tokens, oldest first."""
         return self._noted[0]
 
-    @property
-    def probe(self) -> list[int]:
-        """The probe that scores the tokens: the instruction, then the tokens; empty if all tokens have their scores."""
-        return [*self._instruction, *self.unscored] if self.unscored else []
+    def probe(self, *, evicts: bool) -> list[int]:
+        """Return the probe that scores the tokens: the instruction, then the tokens; empty if all have their scores.
+
+        evicts: cells are to go; if all have their scores the instruction alone attends to them, which only raises some
+        """
+        return [*self._instruction, *self.unscored] if self.unscored or (evicts and self.wanted) else []

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from edgekv.binding.cache import Cache
 from edgekv.errors import PromptLengthError
 from edgekv.options import Options
+
+Announced: TypeAlias = tuple[int, bool] | None  # n_past and `is_long` when a text was announced; None = none was
 
 
 class Repositioning:
@@ -14,6 +18,8 @@ class Repositioning:
     in the second half badly (docs/choosing-a-policy.md), so in a longer text keys of f16 are turned at every eviction.
     Turning rounds quantised keys once more. They are turned only when new tokens have come half-way from where turning
     leaves them to the end of the trained context.
+
+    announced: the text that is being read, until one of its tokens was fed or it was given up
     """
 
     def __init__(self, cache: Cache, options: Options, n_ctx_train: int) -> None:
@@ -26,7 +32,7 @@ class Repositioning:
         halfway = (cache.shape.n_cells_max + n_ctx_train) // 2
         self._first = 0 if options.kv_type == "f16" else halfway
         self.is_long = options.reposition == "always"  # True once a text left the first half, too
-        self._before: tuple[int, bool] | None = None  # n_past and `is_long` when a text was announced
+        self.announced: Announced = None
 
     def clear(self) -> None:
         """Start over with an empty cache."""
@@ -34,18 +40,18 @@ class Repositioning:
 
     def restore(self, *, is_long: bool) -> None:
         """Go back to the state of a snapshot."""
-        self._before = None
+        self.announced = None
         self.is_long = is_long or self._options.reposition == "always"
 
     def settle(self) -> None:
         """Forget an announced text if none of its tokens was fed."""
-        if self._before is not None and self._before[0] == self._cache.n_past:
-            self.is_long = self._before[1]
-        self._before = None
+        if self.announced is not None and self.announced[0] == self._cache.n_past:
+            self.is_long = self.announced[1]
+        self.announced = None
 
     def expect(self, n_tokens: int) -> None:
         """Announce the number of tokens to feed, so that a long text is repositioned from its beginning."""
-        self._before = self._cache.n_past, self.is_long
+        self.announced = self._cache.n_past, self.is_long
         self.is_long |= self._cache.rope_past + n_tokens > self._well_known
 
     def turns_from_start(self, n_tokens: int, *, is_long: bool) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TypeVar
 
 from edgekv.cells.block_loop import BlockLoop
-from edgekv.errors import SessionFileError, SwapError
+from edgekv.errors import SessionEvictedError, SessionFileError, SwapError
 
 from .beginnings import Beginnings
 from .sequence_state import SequenceState
@@ -25,12 +26,18 @@ class CacheSlots:
     All but `release_later` is for one thread at a time.
 
     at_turn: the sequences that have a turn; none of them gives up its cells
+    at_work: of those the ones whose feed waits for a batch; they only lend theirs, and find them as they were
     """
 
     def __init__(
-        self, block_loops: Sequence[BlockLoop], swap: SwapSpace, at_turn: Callable[[], Container[object]]
+        self,
+        block_loops: Sequence[BlockLoop],
+        swap: SwapSpace,
+        at_turn: Callable[[], Container[object]],
+        at_work: Container[object] = (),
     ) -> None:
         self.swap = swap
+        self._at_work = at_work
         self._block_loops = tuple(block_loops)
         self._numbers = itertools.count()
         self._used = dict.fromkeys(block_loops, -1)  # the number of the last use
@@ -111,17 +118,72 @@ class CacheSlots:
     def evict_to(self, budget: int, sequences: Iterable[SequenceState]) -> None:
         """Evict cells of sequences beyond a budget, swapped out or not, and drop older states with more cells.
 
-        Each swapped-out one is loaded for that, and those that were in memory go where there is room now.
-        Raises SwapError and SessionEvictedError; those that were reached by then have evicted, the others have not.
+        Each swapped-out one is loaded for that, and those that were in memory go where there is room now. Sequences at
+        work evict by themselves, after the feed that waits. One whose state is gone tells it at its next use.
+        Raises SwapError; those that were reached by then have evicted, the others have not.
         """
         self.beginnings.shrink(0, most=0)
         for block_loop in self._block_loops:
             block_loop.budget = budget
-        for sequence in sequences:
-            if sequence.n_past > budget or sequence in self.swap:
-                self.swap_in(sequence)
-            if sequence.n_past > budget:
-                sequence.evict()
+        with ExitStack() as lent:
+            for sequence in sequences:
+                if sequence in self._at_work:
+                    sequence.drop_checkpoints()
+                elif sequence.n_past > budget or sequence in self.swap:
+                    if all(it.owner in self._at_work for it in self._block_loops):
+                        lent.enter_context(self._lent(self._block_loops[0]))
+                    with suppress(SessionEvictedError):
+                        self.swap_in(sequence)
+                        if sequence.n_past > budget:
+                            sequence.evict()
+
+    def evict_late(self) -> bool:
+        """Evict sequences that were at work, and wait for a client now; returns True if others have still to evict."""
+        for block_loop in self._block_loops:
+            sequence = _owner(block_loop)
+            if block_loop.is_resized and sequence not in self._at_work:
+                if sequence is None:
+                    block_loop.clear()
+                else:
+                    sequence.evict()
+        return any(it.is_resized for it in self._block_loops)
+
+    @contextmanager
+    def _lent(self, block_loop: BlockLoop) -> Iterator[None]:
+        """Lend the cells of a sequence at work to others, which are swapped out then. It finds them as they were.
+
+        If they cannot be read back, its state is lost. Raises SwapError if the disk does not take them.
+        """
+        sequence, waiting = _owner(block_loop), block_loop.waiting
+        assert sequence is not None
+        sequence.note()
+        kept = self.swap.written(block_loop)
+        block_loop.owner = None
+        try:
+            yield
+        finally:
+            self._make_way(block_loop, sequence)
+            block_loop.clear()
+            try:
+                self._load(sequence, kept, block_loop)
+                block_loop.wait_again(waiting)
+                self._own(block_loop, sequence)
+                sequence.use_log()
+            except BaseException:
+                sequence.lost = sequence.lost or "what this session had read and said cannot be read back"
+                raise
+            finally:
+                kept.close()
+
+    def _make_way(self, block_loop: BlockLoop, sequence: SequenceState) -> None:
+        """Swap out the owner of lent cells, which `sequence` gets back: to memory, if it has no room elsewhere."""
+        present = _owner(block_loop)
+        try:
+            self._swap_out(block_loop, sequence)
+        except SwapError:
+            assert present is not None
+            self.swap.hold(present, block_loop)
+            block_loop.owner = None
 
     def release_later(self, sequence: SequenceState) -> None:
         """Have a sequence forgotten at the next use. Call it from any thread, and in the midst of any call."""
@@ -155,7 +217,8 @@ class CacheSlots:
         at_turn = self._at_turn()
         free = [it for it in self._block_loops if it.owner is None]
         idle = [it for it in self._block_loops if it.owner not in at_turn]
-        block_loop = min(free or idle or self._block_loops, key=self._used.__getitem__)
+        paused = [it for it in self._block_loops if it.owner not in self._at_work]
+        block_loop = min(free or idle or paused, key=self._used.__getitem__)
         self._swap_out(block_loop, sequence)
         return block_loop
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import sys
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
@@ -35,7 +35,7 @@ class LocalEngine:
     """A loaded model and its cells, for the thread of a loop. Raises the errors of `Runtime`.
 
     n_slots: conversations that may have cells at a time
-    at_turn: states of those that do not give them up now
+    at_turn: states of those that do not give them up now; at_work: of these the ones whose feed waits for a batch
     mark: bytes that the snapshots of this engine carry, so that no other engine restores them; None = new ones
     """
 
@@ -47,12 +47,13 @@ class LocalEngine:
         self.closed = False
         self.n_slots = options.parallel
         self.at_turn: set[SequenceState] = set()
+        self.at_work: set[SequenceState] = set()
         sys.audit("edgekv.runtime", self.plan)  # read by tests that measure memory (edgekv.testing)
         process.return_freed_memory()
         with ExitStack() as made:
             swap = made.enter_context(closing(_swap_space(self.plan, options)))
             self.loaded = made.enter_context(closing(LoadedModel(path, header, self.plan, options, self.mark)))
-            self.slots = CacheSlots(self.loaded.block_loops, swap, lambda: self.at_turn)
+            self.slots = CacheSlots(self.loaded.block_loops, swap, lambda: self.at_turn, self.at_work)
             made.callback(self.slots.close)
             made.callback(process.hold(self.plan.peak_bytes - self.plan.parts.python))
             self._made = made.pop_all()
@@ -108,47 +109,54 @@ class LocalEngine:
             self.slots.release_later(state)
             raise
 
-    def set_memory(self, ceiling_bytes: int) -> Plan:
-        """Go under another ceiling: evict to what fits, and give the memory back; returns the plan. Needs the turn.
+    def moving(self, ceiling_bytes: int) -> Generator[None, None, Plan]:
+        """Go under another ceiling: evict to what fits, and give the memory back; returns the plan.
+
+        Yields while sequences at work have still to evict, at their next block or token. Call it between two steps.
 
         Raises CeilingError if the least budget does not fit, or that of a session with more pinned tokens, ConfigError
         if cells lie on a device, and SwapError if swapped-out sessions find no room. The ceiling is then as before.
         """
-        options = self.loaded.options
+        options, before = self.loaded.options, self.plan
         if options.gpu_layers or options.servers:
             raise ConfigError(
                 "the ceiling of a runtime with layers on a device or another machine stays as it is; open one without"
             )
         pinned = (sum(end - first for first, end in state.pinned) for state in self._states)
         n_pinned = max(pinned, default=0)
-        self._go_under(moved_plan(self._opened, options, ceiling_bytes, n_pinned=n_pinned))
-        beside = process.resident_bytes() - ceiling_bytes
-        if beside > 0:  # the program took memory that no plan knows
-            self._go_under(moved_plan(self._opened, options, ceiling_bytes, beside, n_pinned=n_pinned))
+        moved = moved_plan(self._opened, options, ceiling_bytes, n_pinned=n_pinned)
+        try:
+            yield from self._going_under(moved)
+            beside = process.resident_bytes() - ceiling_bytes
+            if beside > 0:  # the program took memory that no plan knows
+                yield from self._going_under(
+                    moved_plan(self._opened, options, ceiling_bytes, beside, n_pinned=n_pinned)
+                )
+        except BaseException:
+            self._take(before)
+            self._resize()
+            raise
         self.loaded.guard.go_under(self.plan)
         return self.plan
 
-    def _go_under(self, plan: Plan) -> None:
-        """Give cells up or take them back as a plan has them. If that fails, the plan is as before."""
-        before = self.plan
-        try:
-            self._take(plan)
-            if plan.budget_cells < before.budget_cells:
-                self.slots.evict_to(plan.budget_cells, [state for state in self._states if not state.lost])
-            for block_loop in self.loaded.block_loops:
-                block_loop.resize(plan.budget_cells)
-                if plan.budget_cells < before.budget_cells:
-                    block_loop.shrink()
-        except BaseException:
-            self._take(before)
-            for block_loop in self.loaded.block_loops:
-                block_loop.resize(before.budget_cells)
-            raise
+    def _going_under(self, plan: Plan) -> Generator[None, None, None]:
+        """Give cells up or take them back as a plan has them; yields while sequences at work have still to evict."""
+        is_lower = plan.budget_cells < self.plan.budget_cells
+        self._take(plan)
+        if is_lower:
+            self.slots.evict_to(plan.budget_cells, [state for state in self._states if not state.lost])
+        self._resize()
+        while is_lower and self.slots.evict_late():
+            yield
         process.return_freed_memory()
 
     def _take(self, plan: Plan) -> None:
         self.plan = self.loaded.plan = plan
         self.slots.swap.go_under(plan)
+
+    def _resize(self) -> None:
+        for block_loop in self.loaded.block_loops:
+            block_loop.resize(self.plan.budget_cells)
 
     def tokenize(self, text: str, begin: bool, special: bool) -> list[int]:
         """Return the tokens of a text.

@@ -123,9 +123,13 @@ class SequenceState:
         """Evict the cells beyond the budget, which it has, and drop checkpoints, which may have more."""
         self.settle()
         self.block_loop.shrink()
+        self.drop_checkpoints()
+        self.note()
+
+    def drop_checkpoints(self) -> None:
+        """Drop all checkpoints. A loaded sequence needs none."""
         if self.history is not None:
             self.history.checkpoints.drop_from(0)
-        self.note()
 
     def empty(self) -> None:
         """Note that its cells were given to another conversation."""

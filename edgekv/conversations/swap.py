@@ -113,9 +113,13 @@ class SwapSpace:
             self._admit(n_bytes, limit)
         while self.memory_bytes + n_bytes > limit:
             if self._fits_folder(n_bytes, following):
-                self._swapped[sequence] = self._written(block_loop)
+                self._swapped[sequence] = self.written(block_loop)
                 return
             self._evict_oldest(n_bytes, following)
+        self.hold(sequence, block_loop)
+
+    def hold(self, sequence: SequenceState, block_loop: BlockLoop) -> None:
+        """Copy the cells of a sequence to memory, whatever room there is."""
         self._swapped[sequence] = block_loop.snapshot()
 
     def get(self, sequence: SequenceState) -> BlockLoopSnapshot | StoredSnapshot | None:
@@ -160,7 +164,8 @@ class SwapSpace:
             self.beginnings.shrink(room)
         return room >= 0
 
-    def _written(self, block_loop: BlockLoop) -> StoredSnapshot:
+    def written(self, block_loop: BlockLoop) -> StoredSnapshot:
+        """Write the cells of a block loop to a file of the folder. Raises SwapError."""
         try:
             return StoredSnapshot(temp_file(self._folder), block_loop)
         except OSError as error:

@@ -15,7 +15,7 @@ from edgekv.planning.plan import Plan
 
 from .conversation_client import Conversation
 from .loop_channel import Channel
-from .loop_messages import OF_ONE_REPLY, Call, LoadConversation, NewConversation
+from .loop_messages import OF_ONE_REPLY, Call, LoadConversation, MoveCeiling, NewConversation
 
 
 class Engine(Opened):
@@ -117,7 +117,7 @@ class Engine(Opened):
 
         After an error the ceiling is as before.
         """
-        self.plan = cast(Plan, self._call("set_memory", ceiling_bytes))
+        self.plan = cast(Plan, self.channel.ask(MoveCeiling(ceiling_bytes)))
         return self.plan
 
     def note(self, conversation: Conversation) -> None:

@@ -9,9 +9,9 @@ from edgekv.conversations.conversation import Conversation
 from edgekv.conversations.local_engine import LocalEngine
 from edgekv.errors import SessionError
 
+from .ceiling_moves import CeilingMoves
 from .loop_messages import (
     CLOSED,
-    OF_ALL_CELLS,
     OF_IDLE,
     WITH_CELLS,
     Abort,
@@ -20,6 +20,7 @@ from .loop_messages import (
     Close,
     Ended,
     LoadConversation,
+    MoveCeiling,
     NewConversation,
     Next,
     Raised,
@@ -47,6 +48,7 @@ class Loop:
         self._turns = Turns(engine, clock)
         self._replies = Replies(engine, self._turns, clock, self._note_end)
         self._closing: set[Conversation] = set()  # closed in the midst of a reply
+        self._moves = CeilingMoves(engine)
         self._stop: Post | None = None
 
     def conversation(self, number: int) -> Conversation:
@@ -70,8 +72,10 @@ class Loop:
             self.close()
             return None
         replies, turns = self._replies, self._turns
+        if self._moves.are_open and not replies.reporting:
+            self._move_ceiling()
         if turns.line and not replies.reporting:
-            turns.admit(is_idle=replies.is_idle)
+            turns.admit()
         wait = replies.step()
         if wait is None and turns.line and not replies.reporting:
             wait = turns.until_one_is_passed()
@@ -93,8 +97,9 @@ class Loop:
         elif isinstance(message, Call) and message.name in WITH_CELLS and message.conversation is not None:
             conversation = self.conversation(message.conversation)
             self._with_turn(conversation, post, lambda: self._call(message))
-        elif isinstance(message, Call) and message.name in OF_ALL_CELLS:
-            self._with_turn(None, post, lambda: self._call(message))
+        elif isinstance(message, MoveCeiling):
+            self._refuse_within(None, post.client)
+            self._moves.add(post, message.ceiling_bytes)
         elif isinstance(message, Stop):
             self._take_stop(post)
         else:
@@ -249,6 +254,16 @@ class Loop:
 
         self._turns.line.append(InLine(reply.conversation, reply, post, enter))
 
+    # ---- the ceiling ----
+
+    def _move_ceiling(self) -> None:
+        """Go on with moves of the ceiling, as far as they can go now. A reply whose cells they lost ends."""
+        self.engine.at_work.update(self._replies.at_work)
+        for answered in self._moves.go_on():
+            self._turns.note_answer(answered.client)
+        self.engine.at_work.clear()
+        self._replies.end_lost()
+
     # ---- the end ----
 
     def _take_stop(self, post: Post) -> None:
@@ -270,6 +285,7 @@ class Loop:
 
     def close(self) -> None:
         """Free everything. Replies that are open end, and who waits is refused."""
+        self._moves.refuse()
         self.engine.close()
         for reply in self._replies.by_number.values():
             close_events(reply)

@@ -2,6 +2,7 @@
 
     NewConversation, LoadConversation, Close  -> None
     Call                                      -> the value of the property, or the result of the call
+    MoveCeiling                               -> the Plan under the other ceiling
     Reply, Next, Abort                        -> the next Progress or piece of text (str), or Ended with the reply
     Cancel, Stop                              -> None
     any of them                               -> Raised, instead
@@ -22,7 +23,6 @@ CLOSED = "this session is closed; open another with Runtime.session()"
 
 OF_ONE_REPLY = 1 << 63  # bit of the numbers of clients that are no threads, and ask for nothing after their reply
 WITH_CELLS = frozenset({"kept_positions", "budgets", "coverage", "snapshot", "restore", "save"})  # calls that need them
-OF_ALL_CELLS = frozenset({"set_memory"})  # calls of the engine that change the cells of all conversations
 OF_IDLE = frozenset({"snapshot", "restore", "save"})  # calls before which a reply ends that its client has forgotten
 
 
@@ -55,6 +55,12 @@ class Call(NamedTuple):
     conversation: int | None
     name: str
     arguments: tuple[Any, ...] = ()
+
+
+class MoveCeiling(NamedTuple):
+    """Go under another ceiling, between two steps. It is answered when the memory is back."""
+
+    ceiling_bytes: int
 
 
 class Reply(NamedTuple):

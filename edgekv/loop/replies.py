@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator
 from edgekv.cells.feeds import Feed
 from edgekv.conversations.conversation import Conversation
 from edgekv.conversations.local_engine import LocalEngine
+from edgekv.conversations.sequence_state import SequenceState
 from edgekv.generation.request import Progress
 
 from .batch_scheduler import Scheduler, WaitingFeed
@@ -38,9 +39,9 @@ class Replies:
         self._scheduler = Scheduler()
 
     @property
-    def is_idle(self) -> bool:
-        """True if no reply waits for a batch."""
-        return not self._feeding
+    def at_work(self) -> set[SequenceState]:
+        """States of the replies whose feeds wait for a batch."""
+        return {reply.conversation.state for reply in self._feeding.values()}
 
     def of(self, conversation: Conversation) -> OpenReply | None:
         """Return the reply of a conversation that has not ended."""
@@ -92,6 +93,14 @@ class Replies:
             reply.say(reply.ended)
             self._turns.note_answer(reply.client)
         self._ended(reply)
+
+    def end_lost(self) -> None:
+        """End the replies at work whose cells are lost."""
+        for waiting, reply in list(self._feeding.items()):
+            if reply.conversation.state.lost:
+                del self._feeding[waiting]
+                reply.feed = None
+                self._go_on(reply, None, reply.conversation.state.evicted())
 
     def _decode(self) -> None:
         """Decode what comes next in one batch. If that fails, each feed is tried by itself, so that one fails alone."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from edgekv.conversations.conversation import Conversation
 from edgekv.conversations.local_engine import LocalEngine
 
-from .loop_messages import OF_ALL_CELLS, OF_ONE_REPLY, Call
+from .loop_messages import OF_ONE_REPLY, Call
 from .open_reply import OpenReply, Post
 
 IDLE_S = 0.1  # longest wait for a reply that nobody iterates
@@ -26,11 +26,6 @@ class InLine(NamedTuple):
     reply: OpenReply | None
     post: Post
     enter: Callable[[], None]
-
-    @property
-    def changes_all(self) -> bool:
-        """True if it changes the cells of all conversations."""
-        return isinstance(self.post.message, Call) and self.post.message.name in OF_ALL_CELLS
 
 
 class Turns:
@@ -70,14 +65,9 @@ class Turns:
             self.line.remove(waits)
         return waits
 
-    def admit(self, *, is_idle: bool) -> None:
-        """Let all enter that may: those whose conversation has a turn, and the first of the line if there is room.
-
-        is_idle: no reply waits for a batch, so that the cells of all conversations may change
-        """
+    def admit(self) -> None:
+        """Let all enter that may: those whose conversation has a turn, and the first of the line if there is room."""
         for waits in list(self.line):
-            if waits.changes_all and not is_idle:
-                continue
             if self.has(waits.conversation) or (waits is self.line[0] and self._has_room_for(waits.post.client)):
                 self.line.remove(waits)
                 waits.enter()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from small import words
@@ -101,6 +103,44 @@ def test_a_ceiling_moves_between_two_pieces(model, parallel):
                 rt.memory = lower(rt, 0.25) if n % 8 == 0 else "1GiB"
         assert session.stats.generated_tokens == 24
         assert reply(other)
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+def test_a_ceiling_moves_in_the_midst_of_a_text(model, isolated):
+    with opened(model, isolated=isolated) as rt, rt.session() as session, ThreadPoolExecutor(1) as others:
+        moves = []
+
+        def move(progress):
+            if session.n_cells == CELLS and not moves:
+                moves.append(others.submit(rt.set_memory, lower(rt)))
+
+        session.read(words(1200), focus=False, progress=move)
+        assert moves[0].result() == rt.plan
+        assert session.n_cells <= rt.plan.budget_cells + rt.plan.block < 0.6 * CELLS
+        assert reply(session)
+
+
+def test_a_ceiling_does_not_move_within_a_progress(model):
+    with opened(model) as rt, rt.session() as session:
+        before = rt.plan
+        with pytest.raises(edgekv.SessionError, match="such as one with a `progress`"):
+            session.read(words(100), progress=lambda _: rt.set_memory(lower(rt)))
+        assert rt.plan == before
+
+
+def test_a_ceiling_moves_in_an_asyncio_program(model):
+    with opened(model) as rt:
+        low = lower(rt)
+        assert asyncio.run(rt.set_memory_async(low)) == rt.plan
+        assert rt.memory == low
+
+
+def test_what_was_scored_by_a_replay_is_given_up_too(model):
+    with opened(model, policy="replay", budget=256) as rt, rt.session() as session:
+        session.read(words(150))
+        rt.memory = lower(rt)
+        assert session.n_cells <= rt.plan.budget_cells < 256
+        assert reply(session)
 
 
 def test_a_ceiling_that_cannot_be_is_refused_and_nothing_changes(model):

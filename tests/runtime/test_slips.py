@@ -101,7 +101,7 @@ def used(call):
 
 def test_every_method_is_here():
     assert public(edgekv.Session) == SESSION.keys() | NOT_HERE
-    assert public(edgekv.Runtime) == RUNTIME.keys() | {"close", "reply_opening"}
+    assert public(edgekv.Runtime) == RUNTIME.keys() | {"close", "reply_opening", "set_memory_async"}
 
 
 CASES = [

@@ -20,6 +20,7 @@ from edgekv.loop.loop_messages import (
     Close,
     Ended,
     LoadConversation,
+    MoveCeiling,
     NewConversation,
     Next,
     Raised,
@@ -37,8 +38,16 @@ class Cache:
 
 
 class State:
+    lost = ""
+
+    def __init__(self, name):
+        self.name = name
+
     def note(self):
         pass
+
+    def evicted(self):
+        return edgekv.SessionEvictedError(self.lost)
 
 
 class Script:
@@ -46,7 +55,7 @@ class Script:
 
     def __init__(self, name, done):
         self.name, self.done = name, done
-        self.state = State()
+        self.state = State(name)
         self.cancelled = threading.Event()
         self.cache = Cache()
         self.is_closed = False
@@ -73,13 +82,18 @@ class Script:
 
 
 class Engine:
-    """An engine of scripts. batches: names of the conversations that each one fed; failing: caches that fail"""
+    """An engine of scripts.
+
+    batches: names of the conversations that each one fed; failing: caches that fail
+    moves: ceilings and who was at work then; is_late: those at work have still to evict
+    """
 
     def __init__(self, n_slots):
         self.n_slots, self.at_turn, self.closed = n_slots, set(), False
         self.done, self.batches, self.failing, self.names = [], [], set(), {}
         self.loaded = SimpleNamespace(decoder=self)
         self.is_shared = False
+        self.at_work, self.moves, self.is_late = set(), [], True
 
     def new_conversation(self, system, logging):
         made = Script(system, self.done)
@@ -98,7 +112,10 @@ class Engine:
     def reap(self):
         pass
 
-    def set_memory(self, ceiling_bytes):
+    def moving(self, ceiling_bytes):
+        self.moves.append(f"{ceiling_bytes} with {''.join(it.name for it in self.at_work)} at work")
+        while self.is_late:
+            yield
         return f"ceiling {ceiling_bytes}"
 
     def close(self):
@@ -249,15 +266,55 @@ def test_nobody_is_at_work_while_a_client_looks_at_the_progress():
     assert waits == ["budgets of c"]
 
 
-def test_what_changes_all_cells_waits_until_no_reply_waits_for_a_batch():
-    driver = Driver(n_slots=2)
-    of_a = driver.begin("a", [32, 32, "one", 1])
+def test_a_ceiling_moves_between_two_blocks_and_ends_when_those_at_work_have_evicted():
+    driver = Driver()
+    of_a = driver.begin("a", [32, 32, 32, 32, "one"])
     driver.loop.step()
-    moved = driver.post(Call(None, "set_memory", (5,)))
+    first, second = driver.post(MoveCeiling(5)), driver.post(MoveCeiling(6))
     driver.loop.step()
-    assert moved == []
+    assert (driver.engine.moves, first) == (["5 with a at work"], [])
+    driver.loop.step()
+    driver.engine.is_late = False
+    driver.loop.step()
+    assert (of_a, first, second) == ([], ["ceiling 5"], ["ceiling 6"])
     driver.run()
-    assert (of_a, moved, driver.engine.batches) == (["one"], ["ceiling 5"], ["a", "a"])
+    assert (of_a, driver.engine.batches) == (["one"], ["a", "a", "a", "a"])
+
+
+def test_a_ceiling_does_not_move_while_logits_are_still_to_be_used():
+    driver = Driver()
+    driver.engine.is_late = False
+    driver.begin("a", [32, READ, 32, "one"], reports=True)
+    driver.run()
+    moved = driver.post(MoveCeiling(5), client="b")
+    assert (driver.run(), moved) == (None, [])
+    with pytest.raises(edgekv.SessionError, match="at work in this very call"):
+        raise driver.post(MoveCeiling(6), client="a")[0].error
+    driver.next("a")
+    driver.run()
+    assert moved == ["ceiling 5"]
+
+
+def test_a_reply_whose_cells_a_move_lost_ends_with_the_error():
+    driver = Driver()
+    driver.engine.is_late = False
+    of_a = driver.begin("a", [32, 32, "one"])
+    driver.loop.step()
+    driver.loop.conversation(0).state.lost = "gone"
+    driver.post(MoveCeiling(5))
+    driver.run()
+    assert (str(of_a[0].error), driver.engine.batches) == ("gone", [])
+
+
+def test_moves_that_wait_are_refused_when_the_loop_ends():
+    driver = Driver()
+    driver.begin("a", [32, 32, "one"])
+    driver.loop.step()
+    moved = [driver.post(MoveCeiling(5)), driver.post(MoveCeiling(6))]
+    driver.loop.step()
+    driver.post(Stop())
+    driver.run()
+    assert [str(it.error) for [it] in moved] == ["this session is closed; open another with Runtime.session()"] * 2
 
 
 def test_two_clients_look_at_the_progress_at_once():

@@ -1,0 +1,51 @@
+"""Moves of the ceiling that clients wait for. Each goes on between two steps, and ends when the memory is back."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Iterator
+
+from edgekv.conversations.local_engine import LocalEngine
+from edgekv.errors import SessionError
+from edgekv.planning.plan import Plan
+
+from .loop_messages import CLOSED, Raised
+from .open_reply import Post
+
+
+class CeilingMoves:
+    """The moves of an engine's ceiling, one after the other, in order of arrival."""
+
+    def __init__(self, engine: LocalEngine) -> None:
+        self._engine = engine
+        self._waiting: deque[tuple[Post, Generator[None, None, Plan]]] = deque()
+
+    @property
+    def are_open(self) -> bool:
+        """True if a client waits for a move."""
+        return bool(self._waiting)
+
+    def add(self, post: Post, ceiling_bytes: int) -> None:
+        """Take a move, which begins with the next `go_on` if it is the only one."""
+        self._waiting.append((post, self._engine.moving(ceiling_bytes)))
+
+    def go_on(self) -> Iterator[Post]:
+        """Go on until a move waits for a reply at work, or all have ended; yields those that were answered."""
+        while self._waiting:
+            post, move = self._waiting[0]
+            try:
+                next(move)
+                return
+            except StopIteration as end:
+                post.answer(end.value)
+            except BaseException as error:  # whatever it is, it is for the client, and the loop goes on
+                post.answer(Raised(error))
+            self._waiting.popleft()
+            yield post
+
+    def refuse(self) -> None:
+        """Answer all clients that the loop ends."""
+        while self._waiting:
+            post, move = self._waiting.popleft()
+            move.close()
+            post.answer(Raised(SessionError(CLOSED)))
