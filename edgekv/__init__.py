@@ -14,6 +14,7 @@ from .errors import *  # noqa: F403
 __all__ = [
     *errors.__all__,
     "Infill",
+    "LedgerEntry",
     "Options",
     "Piece",
     "Plan",
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from .generation.stats import Stats
     from .options import Options
     from .planning.alternatives import Survey
+    from .planning.ledger import LedgerEntry
     from .planning.plan import Plan
     from .prompt.infill import Infill
     from .runtime import Runtime, plan, survey
@@ -55,6 +57,7 @@ else:
     # Every pytest run imports this package, for the plug-in in it; those who do not use it must not wait for numpy.
     _MODULES = {
         "Infill": "prompt.infill",
+        "LedgerEntry": "planning.ledger",
         "Options": "options",
         "Piece": "generation.logprobs",
         "Plan": "planning.plan",

@@ -29,6 +29,7 @@ from .models.header import Header
 from .options import size_or_none
 from .planning.alternatives import Survey
 from .planning.choice import Request, lacks_table, may_lack_table
+from .planning.ledger import LedgerEntry
 from .planning.plan import Plan
 from .policies import Policy
 from .session import GENERAL_QUESTION, Session, tool_use_of
@@ -291,6 +292,12 @@ class Runtime:
         import asyncio  # it takes memory, and few programs need it
 
         return await asyncio.to_thread(self.set_memory, memory)
+
+    @property
+    def ledger(self) -> tuple[LedgerEntry, ...]:
+        """Owners of memory: what each may hold, what it holds, and what a lower ceiling takes first (docs/memory.md)."""
+        self._check_open()
+        return self._engine.entries()
 
     def close(self) -> None:
         """Free the model and its cells. Open sessions end with it; a reply that is under way is cancelled first."""

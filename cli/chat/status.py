@@ -95,10 +95,15 @@ def stats(chat: Chat, _argument: str) -> None:
 
 
 def memory(chat: Chat, size: str) -> None:
-    """Move the ceiling to a size, if one is given; show the ceiling, the cells under it, and what is held."""
+    """Move the ceiling to a size, if one is given; show the ceiling, the cells under it, and who holds how much."""
     plan = chat.runtime.set_memory(size) if size else chat.runtime.plan
     cells, planned = counted(plan.budget_cells, "cell"), f"planned {format_size(plan.peak_bytes)}"
     say(packed([f"memory {format_size(plan.ceiling_bytes)}", cells, planned, *_standing(chat)], console.width)[0])
+    held = sorted(chat.runtime.ledger, key=lambda entry: -entry.held_bytes)
+    for line in packed([f"{it.owner} {format_size(it.held_bytes)}" for it in held if it.held_bytes], console.width):
+        say(line)
+    order = [it.owner for it in sorted(held, key=lambda entry: entry.rank) if it.rank and it.planned_bytes]
+    say(f"a lower ceiling takes {', then '.join(order)}; all else stays")
 
 
 def tell_forgetting(chat: Chat) -> None:

@@ -16,6 +16,7 @@ from edgekv.models.head_shares import find_shares
 from edgekv.models.header import Header, header_digest
 from edgekv.options import Options
 from edgekv.planning.estimate import checked_params
+from edgekv.planning.ledger import Ledger
 from edgekv.planning.plan import Plan
 from edgekv.prompt.template import check_template, rehearse
 from edgekv.warmup import register_warmup
@@ -34,15 +35,16 @@ if TYPE_CHECKING:
 class LoadedModel:
     """A model in this process under its plan, its cells, and the block loops over them, one a slot. Close it.
 
+    ledger: what is held under the plan
     mark: bytes that the snapshots of its cells carry, so that no other engine restores them
     model_digest: identifies the model in a session file
     decoder: decodes for the block loops
     closed: everything was freed
     """
 
-    def __init__(self, path: Path, header: Header, plan: Plan, options: Options, mark: bytes) -> None:
+    def __init__(self, path: Path, header: Header, ledger: Ledger, options: Options, mark: bytes) -> None:
         """header: that of the file, as it was planned"""
-        self.plan = plan
+        self.ledger, plan = ledger, ledger.plan
         self.options = options
         self.mark = mark
         self.closed = False
@@ -64,7 +66,13 @@ class LoadedModel:
                 loop = BlockLoop(cache, options, plan.budget_cells, self.model.n_ctx_train, replay, self.decoder)
                 self.block_loops.append(loop)
             process.return_freed_memory()
+            ledger.count("kv", lambda: sum(it.cache.n_cells for it in self.block_loops) * plan.cell_bytes)
             self._made = made.pop_all()
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of now."""
+        return self.ledger.plan
 
     @property
     def block_loop(self) -> BlockLoop:

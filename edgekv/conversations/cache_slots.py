@@ -118,8 +118,9 @@ class CacheSlots:
     def evict_to(self, budget: int, sequences: Iterable[SequenceState]) -> None:
         """Evict cells of sequences beyond a budget, swapped out or not, and drop older states with more cells.
 
-        Each swapped-out one is loaded for that, and those that were in memory go where there is room now. Sequences at
-        work evict by themselves, after the feed that waits. One whose state is gone tells it at its next use.
+        Swapped-out ones are loaded for that. Those that have no room in memory any more go to the disk, even if they
+        evict nothing. Sequences at work evict by themselves, after the feed that waits. One whose state is gone tells
+        it at its next use.
         Raises SwapError; those that were reached by then have evicted, the others have not.
         """
         self.beginnings.shrink(0, most=0)
@@ -129,7 +130,7 @@ class CacheSlots:
             for sequence in sequences:
                 if sequence in self._at_work:
                     sequence.drop_checkpoints()
-                elif sequence.n_past > budget or sequence in self.swap:
+                elif sequence.n_past > budget or (sequence in self.swap and self.swap.memory_bytes > self.swap.limit):
                     if all(it.owner in self._at_work for it in self._block_loops):
                         lent.enter_context(self._lent(self._block_loops[0]))
                     with suppress(SessionEvictedError):

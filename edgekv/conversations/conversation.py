@@ -176,9 +176,8 @@ class Conversation:
             *([] if loaded.options.isolated else ["open the runtime with isolated=True, whose snapshots do not count"]),
             "or keep the session in a file (Session.save), which needs no room",
         ]
-        reserved = max(0, loaded.plan.parts.swap - self._slots.swap.memory_bytes)
         n_bytes = loaded.options.snapshot_copies * snapshot_bytes
-        loaded.guard.check_room(n_bytes, "the snapshot", ", ".join(remedies), reserved)
+        loaded.guard.check_room(n_bytes, "the snapshot", ", ".join(remedies), loaded.ledger.reserved_bytes)
 
     def close(self) -> None:
         """Have the engine forget this conversation at its next use."""

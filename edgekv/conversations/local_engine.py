@@ -16,6 +16,7 @@ from edgekv.generation.request import GenerationRequest, Logging
 from edgekv.memory import process
 from edgekv.options import Options
 from edgekv.planning.choice import Request
+from edgekv.planning.ledger import Ledger, LedgerEntry
 from edgekv.planning.moved import moved_plan
 from edgekv.planning.plan import Plan
 from edgekv.planning.planner import plan_to_load
@@ -28,12 +29,13 @@ from .sequence_state import SequenceState
 from .session_file import load_log, load_session
 from .session_history import SessionHistory
 from .snapshot import Said, new_mark
-from .swap import SwapMemory, SwapSpace, usable_folder
+from .swap import SwapSpace, usable_folder
 
 
 class LocalEngine:
     """A loaded model and its cells, for the thread of a loop. Raises the errors of `Runtime`.
 
+    ledger: what is held under the plan
     n_slots: conversations that may have cells at a time
     at_turn: states of those that do not give them up now; at_work: of these the ones whose feed waits for a batch
     mark: bytes that the snapshots of this engine carry, so that no other engine restores them; None = new ones
@@ -41,8 +43,8 @@ class LocalEngine:
 
     def __init__(self, path: Path, request: Request, mark: bytes | None = None) -> None:
         self.mark = new_mark() if mark is None else mark
-        self.plan, header = plan_to_load(path, request)
-        self._opened = self.plan  # has the most cells
+        self._opened, header = plan_to_load(path, request)  # has the most cells
+        self.ledger = Ledger(self._opened)
         options = self.plan.resolve(request.options)
         self.closed = False
         self.n_slots = options.parallel
@@ -51,8 +53,9 @@ class LocalEngine:
         sys.audit("edgekv.runtime", self.plan)  # read by tests that measure memory (edgekv.testing)
         process.return_freed_memory()
         with ExitStack() as made:
-            swap = made.enter_context(closing(_swap_space(self.plan, options)))
-            self.loaded = made.enter_context(closing(LoadedModel(path, header, self.plan, options, self.mark)))
+            swap = made.enter_context(closing(_swap_space(self.ledger, options)))
+            self.ledger.count("swap", lambda: swap.memory_bytes)
+            self.loaded = made.enter_context(closing(LoadedModel(path, header, self.ledger, options, self.mark)))
             self.slots = CacheSlots(self.loaded.block_loops, swap, lambda: self.at_turn, self.at_work)
             made.callback(self.slots.close)
             made.callback(process.hold(self.plan.peak_bytes - self.plan.parts.python))
@@ -60,6 +63,15 @@ class LocalEngine:
         self._archives = ArchiveSpace(options.swap_folder, options.archive_bytes) if options.archives else None
         self._histories: dict[int, HistoryPrompt] = {}  # stored histories by number
         self._states: weakref.WeakSet[SequenceState] = weakref.WeakSet()  # their files go with the engine
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of now."""
+        return self.ledger.plan
+
+    def entries(self) -> tuple[LedgerEntry, ...]:
+        """Return the entries of the ledger."""
+        return self.ledger.entries()
 
     def new_conversation(self, system: str | None, logging: Logging | None = None) -> Conversation:
         """Begin a conversation. It takes the cells if they are free. Raises BudgetError if its message leaves no cells.
@@ -133,7 +145,7 @@ class LocalEngine:
                     moved_plan(self._opened, options, ceiling_bytes, beside, n_pinned=n_pinned)
                 )
         except BaseException:
-            self._take(before)
+            self.ledger.plan = before
             self._resize()
             raise
         self.loaded.guard.go_under(self.plan)
@@ -141,18 +153,15 @@ class LocalEngine:
 
     def _going_under(self, plan: Plan) -> Generator[None, None, None]:
         """Give cells up or take them back as a plan has them; yields while sequences at work have still to evict."""
-        is_lower = plan.budget_cells < self.plan.budget_cells
-        self._take(plan)
-        if is_lower:
+        before, self.ledger.plan = self.plan, plan
+        has_fewer = plan.budget_cells < before.budget_cells
+        if has_fewer or plan.ceiling_bytes < before.ceiling_bytes:
             self.slots.evict_to(plan.budget_cells, [state for state in self._states if not state.lost])
-        self._resize()
-        while is_lower and self.slots.evict_late():
+        if plan.budget_cells != before.budget_cells:
+            self._resize()
+        while has_fewer and self.slots.evict_late():
             yield
         process.return_freed_memory()
-
-    def _take(self, plan: Plan) -> None:
-        self.plan = self.loaded.plan = plan
-        self.slots.swap.go_under(plan)
 
     def _resize(self) -> None:
         for block_loop in self.loaded.block_loops:
@@ -218,8 +227,9 @@ class LocalEngine:
                 history.close()
 
 
-def _swap_space(plan: Plan, options: Options) -> SwapSpace:
+def _swap_space(ledger: Ledger, options: Options) -> SwapSpace:
     """Return the swap space for sessions. Raises ConfigError for a folder that cannot be used."""
     folder = None if options.swap_folder is None else usable_folder(options.swap_folder)
-    room = SwapMemory(plan, options.swap_memory_bytes)
-    return SwapSpace(room, plan.session_bytes, folder, options.swap_dir_bytes, evicts=options.swap_full == "evict")
+    evicts = options.swap_full == "evict"
+    session_bytes = ledger.plan.session_bytes
+    return SwapSpace(ledger, options.swap_memory_bytes, session_bytes, folder, options.swap_dir_bytes, evicts=evicts)

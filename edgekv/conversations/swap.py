@@ -7,9 +7,8 @@ from pathlib import Path
 from edgekv.cells.block_loop import BlockLoop
 from edgekv.cells.block_loop_snapshot import BlockLoopSnapshot
 from edgekv.errors import ConfigError, SwapError
-from edgekv.memory import process
 from edgekv.memory.sizes import MIB, format_size
-from edgekv.planning.plan import Plan
+from edgekv.planning.ledger import Ledger
 from edgekv.store.temp_array import temp_file
 
 from .beginnings import Beginnings
@@ -17,31 +16,6 @@ from .sequence_state import SequenceState
 from .stored_snapshot import StoredSnapshot
 
 BEGINNING_BYTES = 256 * MIB  # on the disk, of shared beginnings, unless four sessions take more
-
-
-class SwapMemory:
-    """The memory of a plan for swapped-out sessions. named: bytes that the user named; None = all that is free"""
-
-    def __init__(self, plan: Plan, named: int | None) -> None:
-        self._plan = plan
-        self._named = named
-
-    def go_under(self, plan: Plan) -> None:
-        """Take what another plan leaves free from now on."""
-        self._plan = plan
-
-    def limit(self, held: int) -> int:
-        """Return the bytes that they may take now, including the `held` bytes that they have."""
-        if self._named is not None:
-            return self._named
-        others = max(self._plan.peak_bytes, process.resident_bytes() - held)  # includes what the host took meanwhile
-        return max(0, self._plan.ceiling_bytes - others)
-
-    def __str__(self) -> str:
-        """Return the limit, as errors name it."""
-        if self._named is not None:
-            return f"swap_memory={format_size(self._named)}"
-        return f"what memory={format_size(self._plan.ceiling_bytes)} leaves free"
 
 
 def usable_folder(name: str) -> str:
@@ -59,6 +33,8 @@ def usable_folder(name: str) -> str:
 class SwapSpace:
     """Snapshots by sequence. Those in memory, and what a switch takes on top, stay within the limit.
 
+    ledger: says what they may hold in memory
+    named: bytes that the user named for that; None = all that is free
     session_bytes: the most bytes of a sequence, which a switch in memory takes on top
     folder: takes snapshots that have no room in memory, without a copy in memory; None = that of TMPDIR
     folder_limit: bytes that the folder may hold, without the sequence that is swapped in; 0 = the folder takes nothing,
@@ -68,19 +44,23 @@ class SwapSpace:
     """
 
     def __init__(
-        self, room: SwapMemory, session_bytes: int, folder: str | None, folder_limit: int | None, *, evicts: bool
+        self,
+        ledger: Ledger,
+        named: int | None,
+        session_bytes: int,
+        folder: str | None,
+        folder_limit: int | None,
+        *,
+        evicts: bool,
     ) -> None:
-        self._room = room
+        self._ledger = ledger
+        self._named = named
         self._session_bytes = session_bytes
         self._folder = folder
         self._folder_limit = folder_limit
         self._evicts = evicts
         self.beginnings = Beginnings(folder, self._beginning_bytes)
         self._swapped: dict[SequenceState, BlockLoopSnapshot | StoredSnapshot] = {}  # the least recently used one first
-
-    def go_under(self, plan: Plan) -> None:
-        """Take the room of another plan from now on. What is there already stays where it is until it is swapped in."""
-        self._room.go_under(plan)
 
     def __contains__(self, sequence: SequenceState) -> bool:
         """Return True if a sequence has a snapshot here."""
@@ -90,6 +70,11 @@ class SwapSpace:
     def memory_bytes(self) -> int:
         """Bytes of snapshots in memory."""
         return sum(it.nbytes for it in self._swapped.values() if isinstance(it, BlockLoopSnapshot))
+
+    @property
+    def limit(self) -> int:
+        """Bytes that snapshots may take in memory now."""
+        return self._ledger.swap_limit(self._named)
 
     @property
     def disk_bytes(self) -> int:
@@ -104,7 +89,7 @@ class SwapSpace:
 
         Raises SwapError if there is no room. No sequence is evicted then, unless the disk fails.
         """
-        n_bytes, limit = block_loop.snapshot_bytes, self._room.limit(self.memory_bytes)
+        n_bytes, limit = block_loop.snapshot_bytes, self.limit
         coming = self._swapped.get(following)
         stays = coming.nbytes if isinstance(coming, BlockLoopSnapshot) else 0
         if self._folder_limit == 0 and n_bytes + stays > limit:
@@ -184,7 +169,7 @@ class SwapSpace:
         oldest.lost = "this session was evicted to make room for others, as swap_full='evict' allows"
 
     def _full(self, n_bytes: int) -> SwapError:
-        limits = f"{self._room} and swap_bytes={format_size(self._folder_limit or 0)} do"
+        limits = f"{self._ledger.swap_words(self._named)} and swap_bytes={format_size(self._folder_limit or 0)} do"
         remedies = ["raise swap_bytes", "raise swap_memory", "lower the budget", "close sessions"]
         if not self._evicts:
             remedies.append("open the runtime with swap_full='evict'")

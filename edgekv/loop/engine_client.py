@@ -11,6 +11,7 @@ from typing import Any, cast
 from edgekv.cells.loaded_model import LoadedModel
 from edgekv.cells.opened import Opened
 from edgekv.generation.request import GenerationRequest, Logging
+from edgekv.planning.ledger import LedgerEntry
 from edgekv.planning.plan import Plan
 
 from .conversation_client import Conversation
@@ -119,6 +120,10 @@ class Engine(Opened):
         """
         self.plan = cast(Plan, self.channel.ask(MoveCeiling(ceiling_bytes)))
         return self.plan
+
+    def entries(self) -> tuple[LedgerEntry, ...]:
+        """Return the entries of the ledger, as of the end of the step under way."""
+        return cast("tuple[LedgerEntry, ...]", self._call("entries"))
 
     def note(self, conversation: Conversation) -> None:
         """Note a conversation, which is cancelled if the engine is closed."""

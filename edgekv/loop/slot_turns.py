@@ -8,7 +8,7 @@ from typing import NamedTuple
 from edgekv.conversations.conversation import Conversation
 from edgekv.conversations.local_engine import LocalEngine
 
-from .loop_messages import OF_ONE_REPLY, Call
+from .loop_messages import OF_ONE_REPLY
 from .open_reply import OpenReply, Post
 
 IDLE_S = 0.1  # longest wait for a reply that nobody iterates

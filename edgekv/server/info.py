@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+import anyio
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -130,7 +131,8 @@ async def metrics(request: Request) -> Response:
         "sessions": len(state.pool.sessions),
         "worker_restarts": state.pool.n_restarts,
     }
-    return Response(state.metrics.text(now), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+    ledger = await anyio.to_thread.run_sync(state.pool.ledger)
+    return Response(state.metrics.text(now, ledger), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
 routes = [

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edgekv.api.reply_request import Usage
+from edgekv.planning.ledger import LedgerEntry
 
 from .streaming import path_of
 
@@ -61,6 +62,7 @@ class Metrics:
                 ("worker_restarts", "Times that the process with the model was started again."),
             )
         }
+        self._held = Gauge("edgekv_held_bytes", "What each part of the plan holds now.", ["owner"], registry=registry)
 
     def count_reply(self, usage: Usage, first_s: float) -> None:
         """Count a reply."""
@@ -77,10 +79,12 @@ class Metrics:
         self._gauges["archived_tokens"].set(usage.archived)
         self._gauges["peak_bytes"].set(usage.peak_bytes)
 
-    def text(self, now: Mapping[str, float]) -> bytes:
+    def text(self, now: Mapping[str, float], ledger: Iterable[LedgerEntry] = ()) -> bytes:
         """Return all counters in Prometheus' format. now: values of gauges, by name"""
         for name, value in now.items():
             self._gauges[name].set(value)
+        for entry in ledger:
+            self._held.labels(entry.owner).set(entry.held_bytes)
         return generate_latest(self.registry)
 
 

@@ -1,12 +1,18 @@
-"""PUT /memory: move the ceiling of the running server. That takes cells from conversations, so it needs a key."""
+"""/memory: who holds how much, and the ceiling of the running server, which a request with a key moves.
+
+Moving it takes cells from conversations, so a server without keys refuses it.
+"""
 
 from __future__ import annotations
+
+from dataclasses import asdict
 
 import anyio
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+import edgekv
 from edgekv.api.api_errors import ApiError
 from edgekv.api.body import Body, Whole
 from edgekv.errors import CeilingError
@@ -24,6 +30,13 @@ class CeilingBody(Body):
     memory: Whole | str
 
 
+async def show(request: Request) -> Response:
+    """Return the plan of now, and the entries of its ledger."""
+    pool = state_of(request).pool
+    ledger = await anyio.to_thread.run_sync(pool.ledger)
+    return JSONResponse({**_planned(pool.runtime.plan), "ledger": [asdict(entry) for entry in ledger]})
+
+
 async def move(request: Request) -> Response:
     """Return {"ceiling_bytes", "budget_cells", "planned_bytes"} of the new plan. Raises ApiError and EdgeKVError."""
     state = state_of(request)
@@ -34,8 +47,11 @@ async def move(request: Request) -> Response:
         plan = await anyio.to_thread.run_sync(state.pool.set_memory, body.memory)
     except CeilingError as error:
         raise ApiError(400, "invalid_value", _reason(error), param="memory") from error
-    planned = {"ceiling_bytes": plan.ceiling_bytes, "budget_cells": plan.budget_cells, "planned_bytes": plan.peak_bytes}
-    return JSONResponse(planned)
+    return JSONResponse(_planned(plan))
+
+
+def _planned(plan: edgekv.Plan) -> dict[str, int]:
+    return {"ceiling_bytes": plan.ceiling_bytes, "budget_cells": plan.budget_cells, "planned_bytes": plan.peak_bytes}
 
 
 def _reason(error: CeilingError) -> str:
@@ -43,4 +59,4 @@ def _reason(error: CeilingError) -> str:
     return f"it takes {format_size(error.required_bytes)}, and the limit is {format_size(error.ceiling_bytes)}"
 
 
-routes = [Route(PATH, move, methods=["PUT"])]
+routes = [Route(PATH, show), Route(PATH, move, methods=["PUT"])]

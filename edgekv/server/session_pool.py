@@ -82,6 +82,13 @@ class SessionPool:
         self._memory = memory
         return plan
 
+    def ledger(self) -> tuple[edgekv.LedgerEntry, ...]:
+        """Return who holds how much memory, as of the end of the step under way; () while no model is loaded."""
+        try:
+            return self.runtime.ledger
+        except (edgekv.SessionError, edgekv.WorkerError):  # the process has died, and the next request opens another
+            return ()
+
     def close(self) -> None:
         """Save all sessions, and free the model."""
         with suppress(edgekv.WorkerError):  # the worker has died; earlier saves are on the disk

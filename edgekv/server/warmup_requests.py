@@ -76,6 +76,7 @@ def warmup_runtime() -> Any:
     """Return what a `SessionPool` uses of a runtime, without a model."""
     return SimpleNamespace(
         plan=SimpleNamespace(model=Path("nobody"), ceiling_bytes=1, budget_cells=1, n_ctx_train=1),
+        ledger=(edgekv.LedgerEntry("kv", 1, 1, 1),),
         options=SimpleNamespace(focus=False, isolated=False, grammars=False, parallel=1),
         closed=False,
         alive=True,

@@ -70,7 +70,7 @@ def exercised(shown, book, folder):
     done(shown, "/stats", "last reply:", "first token after", "evictions")
     done(shown, "/policy", "policy keydiff", " · focus", "cells in each of the heads")
     done(shown, "/policy h2o", "a chat keeps its policy", "--policy 'h2o'")
-    done(shown, "/memory", "memory 4096.0 MiB", "64 cells", "planned")
+    done(shown, "/memory", "memory 4096.0 MiB", "64 cells", "planned", "python", "a lower ceiling takes swap, then kv")
     done(shown, "/memory 3GiB", "memory 3072.0 MiB")
     done(shown, "/memory 1MiB", "does not hold what stays", "name at least")
     for name, value in (("temp", "0.5"), ("top-p", "0.8"), ("min-p", "0.1"), ("seed", "7"), ("max-tokens", "9")):

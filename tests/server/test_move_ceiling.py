@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 
 import pytest
 from asgi import fetched
@@ -48,6 +49,24 @@ def test_a_conversation_goes_on_under_another_ceiling(guarded):
     assert told(guarded, text, "It was.", "And then?")["usage"]["prompt_tokens"] > planned["budget_cells"]
     assert all(session.n_cells <= 600 + runtime.plan.block for session in guarded.state.pool.sessions)
     assert moved(guarded, "4GiB").json()["budget_cells"] == 1500
+
+
+def test_it_tells_who_holds_how_much(guarded):
+    plan = guarded.state.pool.runtime.plan
+    told(guarded, "Hello")
+    answer = asyncio.run(fetched(guarded, "/memory", headers=KEY)).json()
+    assert (answer["ceiling_bytes"], answer["budget_cells"]) == (plan.ceiling_bytes, plan.budget_cells)
+    assert {it["owner"]: it["planned_bytes"] for it in answer["ledger"]} == asdict(plan.parts)
+    metrics = asyncio.run(fetched(guarded, "/metrics", headers=KEY)).text
+    (held,) = (line.split()[1] for line in metrics.splitlines() if line.startswith('edgekv_held_bytes{owner="kv"}'))
+    assert float(held) == next(it["held_bytes"] for it in answer["ledger"] if it["owner"] == "kv") > 0
+
+
+def test_metrics_go_on_while_no_model_is_loaded(open_server):
+    with open_server(api_keys=("key",), options={"budget": 1500}) as application:
+        application.state.pool.runtime.close()
+        assert asyncio.run(fetched(application, "/metrics", headers=KEY)).status_code == 200
+        assert asyncio.run(fetched(application, "/memory", headers=KEY)).json()["ledger"] == []
 
 
 @pytest.mark.parametrize("memory", ["much", "1MiB", 0, -5, None, True, [1]])
