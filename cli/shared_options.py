@@ -23,7 +23,18 @@ from .render import loading, say
 # sections of a command's help, with the options of `common` in them
 SECTIONS = {
     "Model": ("model", "chat_template", "thinking"),
-    "Memory": ("memory", "device_memory", "gpu_context", "budget", "block", "kv_type", "repack", "mmap", "resident"),
+    "Memory": (
+        "memory",
+        "device_memory",
+        "gpu_context",
+        "budget",
+        "block",
+        "kv_type",
+        "repack",
+        "mmap",
+        "resident",
+        "yields",
+    ),
     "What is kept": ("policy", "focus", "focus_policy", "archive", "reposition", "allow_beyond_trained"),
     "Speed and devices": (
         "threads",
@@ -175,6 +186,10 @@ def common(
     ] = None,
     gpu_layers: Annotated[
         int | None, typer.Option(help="Layers to put on devices. Default: none on GPUs; with --rpc as many as fit.")
+    ] = None,
+    yields: Annotated[
+        str | None,
+        typer.Option(metavar="SHARE", help="Share of the ceiling to give up while the system is short of memory."),
     ] = None,
     rpc: Annotated[
         str | None,

@@ -135,6 +135,8 @@ class Options:
         names
     swap_bytes: the most that they may take there, bytes or a size; 0 = nothing is swapped out to the disk, None = no
         limit
+    yields: share of the ceiling, 0 to 1 or as in "25%", that is given up by itself while the system is short of memory,
+        and comes back slowly; None = the ceiling stays
     swap_full: what to do if both are full: "refuse" = raise SwapError, "evict" = evict the least recently used session
     """
 
@@ -173,6 +175,7 @@ class Options:
     swap_dir: str | os.PathLike[str] | None = None
     swap_bytes: int | str | None = None
     swap_full: str = "refuse"
+    yields: float | str | None = None
 
     ceiling_bytes: int = field(init=False)
     device_ceiling_bytes: int | None = field(init=False)
@@ -203,7 +206,8 @@ class Options:
         object.__setattr__(self, "gpu_context_bytes", size_or_none(self.gpu_context))
         object.__setattr__(self, "servers", self._servers())
         object.__setattr__(self, "rpc", ",".join(map(str, self.servers)) or None)
-        object.__setattr__(self, "resident", _share(self.resident))
+        object.__setattr__(self, "resident", _share("resident", self.resident))
+        object.__setattr__(self, "yields", _share("yields", self.yields))
         object.__setattr__(self, "split", _split(self.tensor_split))
         object.__setattr__(self, "tensor_split", self.split)
         object.__setattr__(self, "parsed_policy", parse_policy(DEFAULT_POLICY if self.policy is None else self.policy))
@@ -236,6 +240,11 @@ class Options:
         _one_of("reposition", self.reposition, REPOSITION)
         _one_of("prompt_lookup", self.prompt_lookup, PROMPT_LOOKUP)
         _one_of("swap_full", self.swap_full, SWAP_FULL)
+        if self.yields and (self.gpu_layers or self.rpc):
+            raise ConfigError(
+                f"yields={self.yields} moves the ceiling, which stays as it is with layers on a device or another "
+                "machine; leave yields out, or gpu_layers and rpc"
+            )
         if self.rpc and not self.isolated:
             raise ConfigError(
                 f"rpc={self.rpc} needs isolated=True, a model in a worker process: ggml's client of RPC ends its "
@@ -476,7 +485,7 @@ class Options:
         return f"budget={budget} does not hold the protected cells: {self.sinks} sinks, {recent} recent{pins}"
 
 
-def _share(share: float | str | None) -> float | None:
+def _share(name: str, share: float | str | None) -> float | None:
     """Return a share, which may be written as a percentage. Raises ConfigError."""
     if share is None:
         return None
@@ -486,7 +495,7 @@ def _share(share: float | str | None) -> float | None:
     except ValueError:
         value = math.nan
     if isinstance(share, bool) or not 0 <= value <= 1:
-        raise ConfigError(f"resident={share!r} is not possible; give a share from 0 to 1, such as 0.5 or 50%")
+        raise ConfigError(f"{name}={share!r} is not possible; give a share from 0 to 1, such as 0.5 or 50%")
     return value
 
 

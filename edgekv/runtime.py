@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from .arguments import path_of
+from .arguments import check_flag, path_of
 from .binding.model import Context, Model, header_for
 from .cells.block_loop import BlockLoop
 from .cells.loaded_model import LoadedModel
@@ -20,10 +21,12 @@ from .cells.memory_guard import MemoryGuard
 from .conversations.history import History, StoredHistory, question_of, request_of, rereadable_request, token_ids
 from .conversations.snapshot import Snapshot
 from .engines import open_engine, plan_for, survey_for
-from .errors import ConfigError, ModelNotFoundError, SessionError
+from .errors import CeilingError, ConfigError, EdgeKVError, ModelNotFoundError, SessionError
 from .generation.request import Logging, check_text
 from .loop.conversation_client import Conversation
-from .memory.sizes import check_ceiling
+from .memory.pressure import system_pressure
+from .memory.sizes import MIB, check_ceiling, format_size
+from .memory.yielding import Watch, Yielding
 from .models.catalog import find_model, is_remote
 from .models.header import Header
 from .options import size_or_none
@@ -90,9 +93,12 @@ class Runtime:
         )
         path = find_model(model)
         self._engine = open_engine(path, request)
-        self.plan: Plan = self._engine.plan
         self.options = self.plan.resolve(request.options)
         self.load_s = time.perf_counter() - started
+        self._yielding, self._watch = None, None
+        if self.options.yields:
+            self._yielding = Yielding(float(self.options.yields))
+            self._watch = Watch(weakref.WeakMethod(self.note_pressure), system_pressure())
         self.closed = False
         if may_lack_table(path, policy, budget) and lacks_table(self.plan):
             log.info(
@@ -257,6 +263,11 @@ class Runtime:
         return Session(self._engine, conversation, start, able_to_focus=self.options.focus, general=general)
 
     @property
+    def plan(self) -> Plan:
+        """The plan of now."""
+        return self._engine.plan
+
+    @property
     def memory(self) -> int:
         """The ceiling in bytes. Assign bytes or a size to move it, as `set_memory` does."""
         return self.plan.ceiling_bytes
@@ -281,11 +292,49 @@ class Runtime:
         of more cells than the ceiling now has is refused until it is raised.
         """
         self._check_open()
-        options = replace(self.options, memory=memory)
+        before, options = self.options, replace(self.options, memory=memory)
         check_ceiling(options.ceiling_bytes)
-        self.plan = self._engine.set_memory(options.ceiling_bytes)
-        self.options = replace(options, budget=self.plan.budget_cells)
-        return self.plan
+        self.options = options  # first, so that the ceiling that is yielded follows this one
+        if self._yielding is not None:
+            self._yielding.begin()
+        try:
+            plan = self._engine.set_memory(options.ceiling_bytes)
+        except BaseException:
+            self.options = before
+            raise
+        self.options = replace(options, budget=plan.budget_cells)
+        return plan
+
+    def note_pressure(self, is_short: bool) -> None:
+        """Note whether the system is short of memory, once a second. The ceiling moves as far as `yields` allows.
+
+        Runtimes with `yields` do that themselves; a host may call it, too, with what its system has told it.
+        """
+        check_flag("is_short", is_short)
+        if self.closed or self._yielding is None:
+            return
+        if not self._yielding.look(is_short=is_short):
+            return
+        target = None
+        while target != (target := self._yielding.ceiling(self.options.ceiling_bytes)):  # it may be named meanwhile
+            self._yield_to(target)
+
+    def _yield_to(self, ceiling_bytes: int) -> None:
+        """Go under a ceiling, or as far as it can be."""
+        before = self.plan.ceiling_bytes
+        try:
+            self._engine.set_memory(ceiling_bytes)
+        except CeilingError as error:
+            if error.required_bytes >= before:
+                return
+            with suppress(CeilingError):  # the program has taken more meanwhile
+                self._engine.set_memory(-(-error.required_bytes // MIB) * MIB)
+        except EdgeKVError as error:
+            log.warning("the ceiling stays at %s: %s", format_size(before), error)
+            return
+        why = "the system is short of memory" if self.plan.ceiling_bytes < before else "the system has memory again"
+        figures = (format_size(before), format_size(self.plan.ceiling_bytes), self.plan.budget_cells)
+        log.warning("%s: the ceiling goes from %s to %s, %d cells", why, *figures)
 
     async def set_memory_async(self, memory: int | str) -> Plan:
         """Move the ceiling as `set_memory` does, for asyncio. It moves although its task is cancelled meanwhile."""
@@ -295,7 +344,7 @@ class Runtime:
 
     @property
     def ledger(self) -> tuple[LedgerEntry, ...]:
-        """Owners of memory: what each may hold, what it holds, and what a lower ceiling takes first (docs/memory.md)."""
+        """Entries of all owners of memory, by the names of `edgekv plan` (docs/moving-ceiling.md)."""
         self._check_open()
         return self._engine.entries()
 
@@ -304,6 +353,8 @@ class Runtime:
         if self.closed:
             return
         self.closed = True
+        if self._watch is not None:
+            self._watch.close()
         self._engine.close()
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ class Engine(Opened):
         self.channel = channel
         self.plan = plan
         self.mark = mark
+        self._planning = threading.Lock()  # held while the plan of now is asked for
         self._numbers = itertools.count(1)
         self._open: weakref.WeakSet[Conversation] = weakref.WeakSet()
         self.opened()
@@ -118,8 +120,10 @@ class Engine(Opened):
 
         After an error the ceiling is as before.
         """
-        self.plan = cast(Plan, self.channel.ask(MoveCeiling(ceiling_bytes)))
-        return self.plan
+        moved = cast(Plan, self.channel.ask(MoveCeiling(ceiling_bytes)))
+        with self._planning:
+            self.plan = cast(Plan, self._call("plan"))  # another thread may have moved it since
+        return moved
 
     def entries(self) -> tuple[LedgerEntry, ...]:
         """Return the entries of the ledger, as of the end of the step under way."""

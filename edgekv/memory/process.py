@@ -110,22 +110,27 @@ def group_limit(groups: Path = Path("/proc/self/cgroup"), mount: Path = Path("/s
     if not groups.is_file():
         return None
     limits = []
-    for file in _limit_files(groups.read_text(), mount):
+    for file in group_files(groups.read_text(), mount, "memory.max", "memory.limit_in_bytes"):
         text = file.read_text().strip() if file.is_file() else "max"
         if text.isdigit():
             limits.append(GroupLimit(int(text), file))
     return min(limits, key=lambda limit: limit.n_bytes, default=None)
 
 
-def _limit_files(groups: str, mount: Path) -> Iterator[Path]:
-    """Yield the files that may hold limits, in cgroups v2 and v1. A container may see its own group as the root."""
+def group_files(groups: str, mount: Path, new: str, old: str) -> Iterator[Path]:
+    """Yield the files of this process's control groups and those above them that may be there.
+
+    new, old: their names in versions 2 and 1; "" = there is none. A container may see its own group as the root
+    """
     for line in groups.splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
-            tops, name = [mount, mount / "unified"], "memory.max"
+            tops, name = [mount, mount / "unified"], new
         elif "memory" in controllers.split(","):
-            tops, name = [mount / "memory"], "memory.limit_in_bytes"
+            tops, name = [mount / "memory"], old
         else:
+            continue
+        if not name:
             continue
         group = PurePosixPath(path.lstrip("/"))
         yield from (top / part / name for top in tops for part in (group, *group.parents))

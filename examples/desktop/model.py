@@ -132,7 +132,7 @@ class Model(QObject):
             self._close()
             self.noticed.emit(NEW_WORKER.format(error))
         if self._runtime is None:
-            self._runtime = edgekv.Runtime(memory=self._memory, **self._options)
+            self._runtime = edgekv.Runtime(memory=self._memory, yields="25%", **self._options)
         if self._conversation is not conversation:
             self._leave()
             saved = conversation.session

@@ -62,6 +62,7 @@ RUNTIME = {
     "prompt_text": {"messages": HELLO},
     "stored": {"history": HELLO},
     "set_memory": {"memory": "4GiB"},
+    "note_pressure": {"is_short": False},
 }
 NOT_HERE = {"ask_async", "chat_async", "generate_async", "events", "snapshot", "alone", "is_of", "budgets"}
 NOT_HERE |= {"close", "cancel"}

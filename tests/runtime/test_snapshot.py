@@ -309,7 +309,7 @@ def test_a_runtime_tells_before_anything_is_read_if_it_holds_a_snapshot(open_run
         plan = rt.plan
         enough = plan.peak_bytes + n_copies * plan.session_bytes
         for ceiling, holds in ((enough, True), (enough - 1, False)):
-            rt.plan = dataclasses.replace(plan, ceiling_bytes=ceiling)
+            rt._engine.plan = dataclasses.replace(plan, ceiling_bytes=ceiling)
             assert rt.holds_snapshot == holds
 
 
