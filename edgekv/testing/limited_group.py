@@ -14,18 +14,27 @@ LEAVING_S = 10.0  # a killed program leaves its group a moment later
 
 
 class Files(NamedTuple):
-    """Names of a group's files. ended: the file with the number of killed processes"""
+    """Names of a group's files.
+
+    limit: processes are killed beyond it; high: the kernel takes memory back beyond it
+    ended: the file with the number of killed processes
+    """
 
     limit: str
+    high: str
     swap_limit: str
     peak: str
     ended: str
 
 
 VERSION_1 = Files(
-    "memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.max_usage_in_bytes", "memory.oom_control"
+    "memory.limit_in_bytes",
+    "memory.soft_limit_in_bytes",
+    "memory.memsw.limit_in_bytes",
+    "memory.max_usage_in_bytes",
+    "memory.oom_control",
 )
-VERSION_2 = Files("memory.max", "memory.swap.max", "memory.peak", "memory.events")
+VERSION_2 = Files("memory.max", "memory.high", "memory.swap.max", "memory.peak", "memory.events")
 
 
 class Group:
@@ -37,6 +46,14 @@ class Group:
     def entered(self, command: Sequence[str]) -> list[str]:
         """Return a command that enters the group and becomes the given one."""
         return ["sh", "-c", f'echo $$ > "{self._folder / "cgroup.procs"}" && exec "$@"', "sh", *command]
+
+    def set_limit(self, n_bytes: int) -> None:
+        """Set the bytes beyond which processes are killed."""
+        (self._folder / self._files.limit).write_text(str(n_bytes))
+
+    def set_high(self, n_bytes: int) -> None:
+        """Set the bytes beyond which the kernel takes memory back."""
+        (self._folder / self._files.high).write_text(str(n_bytes))
 
     @property
     def peak_bytes(self) -> int:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from small import words
 
 import edgekv
 from edgekv.errors import CeilingError, ConfigError, SwapError
-from edgekv.memory import process
 
 CELLS = 1024
 GREEDY = edgekv.Sampling(temperature=0)
@@ -30,6 +30,12 @@ def opened(model, **settings):
 def lower(rt, share=0.5):
     """Return the ceiling that leaves a share of the cells."""
     return int(rt.plan.peak_bytes - (1 - share) * rt.plan.budget_cells * rt.plan.cell_bytes * rt.options.parallel)
+
+
+def mapped():
+    """Return the bytes of this process by kind, as the kernel adds them up over all of its pages."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
+    return {kind: int(size) << 10 for kind, size in (line.removesuffix(" kB").split(":") for line in lines)}
 
 
 def reply(session, text="and then", n=8, **options):
@@ -60,13 +66,15 @@ def test_cells_are_given_up_and_come_back(model, isolated):
 def test_the_memory_goes_back_to_the_system(model, kv_type):
     with opened(model, kv_type=kv_type, budget=2 * CELLS) as rt, rt.session() as session:
         session.read(words(600), focus=False)
-        full, cells = process.resident_bytes(), 2 * CELLS * rt.plan.cell_bytes
+        full, cells = mapped(), 2 * CELLS * rt.plan.cell_bytes
         rt.memory = lower(rt, 0.5)
-        assert process.resident_bytes() <= full - 0.4 * cells
+        low = mapped()
         rt.memory = "1GiB"
-        assert process.resident_bytes() <= full - 0.4 * cells  # until cells are filled
+        assert mapped()["Anonymous"] <= low["Anonymous"] + 0.1 * cells  # until cells are filled
         session.read(words(600), focus=False)
-        assert process.resident_bytes() >= full - 0.1 * cells
+        assert mapped()["Anonymous"] >= full["Anonymous"] - 0.1 * cells
+        for kind in ("Rss", "Pss", "Anonymous"):
+            assert low[kind] <= full[kind] - 0.4 * cells
 
 
 @pytest.mark.parametrize("swap", [{}, {"swap_memory": 0}])
@@ -126,6 +134,22 @@ def test_a_ceiling_does_not_move_within_a_progress(model):
         with pytest.raises(edgekv.SessionError, match="such as one with a `progress`"):
             session.read(words(100), progress=lambda _: rt.set_memory(lower(rt)))
         assert rt.plan == before
+
+
+def test_a_move_that_waits_for_a_progress_does_not_keep_it_waiting(model):
+    with opened(model) as rt, rt.session() as session, ThreadPoolExecutor(1) as others:
+        moves, refused = [], []
+
+        def move_twice(_):
+            if not moves:
+                moves.append(others.submit(rt.set_memory, lower(rt)))
+                with pytest.raises(edgekv.SessionError) as raised:
+                    rt.set_memory("1GiB")
+                refused.append(raised)
+
+        session.read(words(400), focus=False, progress=move_twice)
+        assert moves[0].result() == rt.plan
+        assert len(refused) == 1
 
 
 def test_a_ceiling_moves_in_an_asyncio_program(model):
