@@ -524,7 +524,7 @@ class BlockLoop:
         if not full and not probed and not replay and not carries:
             self._scored_at = self.cache.n_past
             return
-        if full and self.archive is not None:
+        if self.archive is not None:  # also without an eviction, since the rows are laid out anew
             self._append(self.archive)
         if replay:
             yield from self._probe(replay)

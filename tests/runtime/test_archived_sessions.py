@@ -91,6 +91,15 @@ def test_a_text_that_is_read_twice_is_recalled_from_both_times(open_runtime, tex
         assert session.stats.probes > 0
 
 
+@pytest.mark.parametrize("policy", ["h2o", "ahakv", "h2o+pyramid"])
+def test_a_policy_that_adds_scores_up_has_all_archived_that_it_scores(open_runtime, policy):
+    """Such a policy scores before the cells are full, and every scoring lays the rows out anew."""
+    with open_runtime(**ARCHIVED | {"policy": policy, "budget": 128}) as rt, rt.session() as session:
+        session.read(words(100))
+        said(session, n=2)
+        assert (session.stats.recalls, session.stats.forgotten_tokens) == (1, 0)
+
+
 def test_it_recalls_again_after_each_eviction_of_a_reply(archived):
     with archived.session() as session:
         session.read(words(200))
