@@ -85,6 +85,7 @@ def load_session(
     with open_snapshot_file(path) as file:
         system, said, notes = system_of(file.header), said_of(file.header), BlockLoopNotes.of(file)
         has_scores = _check(file, engine, said, notes)
+        block_loop.archive = None  # the sequence before has its own tokens in it
         try:
             _take(engine, block_loop, file, notes, has_scores)
             if archive is not None:

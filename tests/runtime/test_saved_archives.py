@@ -52,6 +52,17 @@ def test_a_loaded_session_says_what_the_saved_one_says(open_runtime, tmp_path, o
             assert told(again) == expected[1]
 
 
+def test_a_session_with_more_cells_takes_the_place_of_one_that_archived(open_runtime, tmp_path):
+    """Tokens that are evicted of it at once do not go to the other one's archive."""
+    with open_runtime(**ARCHIVED | {"budget": 112}) as rt, rt.session() as session:
+        session.read(words(150))
+        session.save(tmp_path / "it.session")
+    with open_runtime(**ARCHIVED) as rt, rt.session() as before:
+        before.read("a b c")
+        with rt.load_session(tmp_path / "it.session", instead_of=before) as session:
+            told(session)
+
+
 def test_a_file_has_the_segments_and_nothing_twice(open_runtime, tmp_path):
     with open_runtime(**ARCHIVED) as rt, rt.session() as session:
         session.read(words(150))
