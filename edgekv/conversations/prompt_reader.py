@@ -123,9 +123,12 @@ class PromptReader:
     def _go_back(
         self, request: GenerationRequest, prompt: Prompt, history: SessionHistory, n_seen: int, n_tokens: int
     ) -> None:
-        """Go back to n_seen tokens, or to a shared beginning of the prompt that saves more reading."""
-        state = self._state
-        n_own = state.restorable(n_seen)
+        """Go back to n_seen tokens, or to a shared beginning of the prompt that saves more reading.
+
+        If the prompt is to be read with its question, and no part of it once for all, archived tokens are read again.
+        """
+        state, refills = self._state, request.shared != 0
+        n_own = state.restorable(n_seen, refills=refills)
         if request.shared is not None and self._beginnings.are_kept:
             lengths = range(n_own + 1, n_tokens)
             questions = (request.shared_question,) if request.shared else ()
@@ -135,7 +138,7 @@ class PromptReader:
                 log = history.log_of(prompt, beginning.key.n_past, request.kind)
                 state.begin_with(beginning, log, n_seen)
                 return
-        state.go_back(n_seen)
+        state.go_back(n_seen, refills=refills)
 
     def _pauses(self, request: GenerationRequest, prompt: Prompt, contents: Contents, n_tokens: int) -> Sequence[Pause]:
         """Return the places where the state is kept for others: in and after the opening, and after a shared text.

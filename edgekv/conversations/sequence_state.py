@@ -172,13 +172,14 @@ class SequenceState:
         """True if the log agrees with the cells, and no change is unfinished."""
         return self._unfinished is None and (self.history is None or len(self.history.log) == self.n_past)
 
-    def restorable(self, n: int) -> int:
+    def restorable(self, n: int, *, refills: bool = True) -> int:
         """Return the tokens that `go_back` to n tokens leaves."""
         if n >= self.n_past or self.history is None:
             return min(n, self.n_past)
         if n >= self.block_loop.earliest:
             return n
-        return self._refillable(self.history.restorable(n), n)
+        first = self.history.restorable(n)
+        return self._refillable(first, n) if refills else first
 
     def _refillable(self, first: int, n: int) -> int:
         """Return up to which token, at most n, the archive can bring back the cells, after the first `first` ones."""
@@ -188,13 +189,14 @@ class SequenceState:
             self.archive.append(self.block_loop.cache)
         return self.archive.reaches(first, n)
 
-    def go_back(self, n: int, *, other_draws: bool = False) -> None:
+    def go_back(self, n: int, *, refills: bool = True, other_draws: bool = False) -> None:
         """Go back to n tokens if the cells of later ones can be dropped.
 
         Otherwise go back to the newest checkpoint of at most n tokens, or to the beginning. From there the archive
         brings back the cells that the policy keeps of the first n tokens, if it has their rows.
 
         The log keeps n tokens.
+        refills: False = the archive brings nothing back, because what comes next is read with a question in mind
         other_draws: the sampler does not go back, but for the tokens that it penalises
         """
         drawn = self.sampler
@@ -212,7 +214,9 @@ class SequenceState:
             elif drops:
                 said = self.history.dropped_to(n, self.block_loop)
             else:
-                said = self._refilled(n, n_before, self.history.back_to(n, self.block_loop))
+                said = self.history.back_to(n, self.block_loop)
+                if refills:
+                    said = self._refilled(n, n_before, said)
             if self.archive is not None:
                 self.archive.cut(self.n_past)
             if other_draws and drawn is not None:

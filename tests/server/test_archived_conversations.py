@@ -63,3 +63,17 @@ def test_kept_tokens_have_the_shade_of_the_archive(replies):
     shades = {shade for part in parts for _, shade in part["runs"]}
     assert 5 in shades
     assert 0 not in shades
+
+
+def test_a_text_is_read_once_for_all_questions_unless_a_request_wants_it_read_with_its_own(open_server, talkative):
+    def n_reused(question, **wishes):
+        body = {"messages": [{"role": "user", "content": f"{LONG}\n\n{question}"}], "max_tokens": 2, **wishes}
+        reply = asyncio.run(fetched(application, "/v1/chat/completions", body)).json()
+        return reply["usage"]["prompt_tokens_details"]["cached_tokens"], reply["edgekv"]["archived"]
+
+    with open_server(options=ARCHIVED | {"archive": "auto"}) as application:
+        found = [n_reused(question) for question in ("Who?", "Where?", "Why?")]
+        own = [n_reused("When?", edgekv={"focus": focus}) for focus in (True, "When was it?")]
+        assert [reused > 500 for reused, _ in found] == [False, True, True]
+        assert [reused > 500 for reused, _ in own] == [False, False]
+        assert all(archived > 500 for _, archived in found + own)
