@@ -93,7 +93,8 @@ class Replier:
         """
 
         def reading(progress: edgekv.Progress) -> None:
-            emit(PromptProgress(progress.tokens_done, progress.tokens_total))
+            if not progress.heads_total:  # a recall reads no tokens
+                emit(PromptProgress(progress.tokens_done, progress.tokens_total))
             if stop:
                 session.cancel()
 
