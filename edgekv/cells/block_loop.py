@@ -387,14 +387,14 @@ class BlockLoop:
 
     def _recall(self, rounds: int, goes_on: GoesOn) -> Feeding[bool]:
         """Fill free cells with what the end of the last prompt needs; returns False if it was stopped."""
-        archive, cache = self.archive, self.cache
-        if archive is None or not archive.asked or cache.n_cells == cache.n_past:  # nothing was evicted
+        archive, cache, n_cells = self.archive, self.cache, recalled_cells(self._options.spare_cells)
+        was_evicted = cache.n_cells != cache.n_past
+        if archive is None or not archive.asked or n_cells == 0 or not was_evicted:
             return True
         self._append(archive)
         if archive.n_tokens == 0:
             return True
         started = time.perf_counter()
-        n_cells = recalled_cells(self._options.spare_cells)
         recalled = yield from archive.recall(cache, lambda: self._probe(archive.asked), n_cells, rounds, goes_on)
         self.work.recalled_cells += recalled.n_cells
         self.work.scanned_tokens += recalled.n_scanned

@@ -110,6 +110,14 @@ def test_it_recalls_again_after_each_eviction_of_a_reply(archived):
         assert stats.recalled_cells == RECALLED * stats.recalls
 
 
+def test_nothing_is_probed_if_there_are_no_spare_cells_to_recall_to(open_runtime):
+    with open_runtime(**ARCHIVED | {"evict_every": 1}) as rt, rt.session() as session:
+        session.read(words(100))
+        said(session, n=4)
+        assert (session.stats.recalls, session.stats.forgotten_tokens) == (0, 0)
+        assert session.stats.archived_tokens > 0
+
+
 def test_sessions_that_follow_closed_ones_have_archives(open_runtime):
     with open_runtime(**ARCHIVED | {"archive": "auto"}) as rt:
         for _ in range(3):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 
 import pytest
 from asgi import fetched
@@ -77,3 +78,10 @@ def test_a_text_is_read_once_for_all_questions_unless_a_request_wants_it_read_wi
         assert [reused > 500 for reused, _ in found] == [False, True, True]
         assert [reused > 500 for reused, _ in own] == [False, False]
         assert all(archived > 500 for _, archived in found + own)
+
+
+def test_comments_tell_each_part_of_the_reading_once_and_nothing_of_a_recall(replies):
+    stream = replies("4MiB", stream=True)[0].text
+    seen = [int(n) for n in re.findall(r"^: reading (\d+) of \d+$", stream, re.MULTILINE)]
+    assert len(seen) > 5
+    assert seen == sorted(set(seen))
