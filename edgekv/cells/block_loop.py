@@ -372,10 +372,21 @@ class BlockLoop:
         rest.
         """
         if recalls:
-            return max(1, min(self._options.spare_cells // 4, self._options.probe_tokens))
+            return self._n_recalling
         if len(probe) == 0:
             return int(self.block_replay.wanted)
         return max(1, min(len(probe), self._options.spare_cells // 2))
+
+    @property
+    def _n_recalling(self) -> int:
+        """Tokens at the end of a prompt that recall."""
+        return max(1, min(self._options.spare_cells // 4, self._options.probe_tokens))
+
+    @property
+    def n_asking(self) -> int:
+        """Tokens at the end of a prompt that are fed anew, also if cells have them: the last one has the logits."""
+        is_whole = self.archive is None or self.cache.n_cells == self.cache.n_past
+        return 1 if is_whole else self._n_recalling
 
     def _read_held(self, tokens: Iterable[int], after_ubatch: GoesOn, probe: Sequence[int]) -> Feeding[bool]:
         """Read the last tokens of a prompt, with the logits of the last one; returns True if all were read."""

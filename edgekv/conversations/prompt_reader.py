@@ -108,6 +108,8 @@ class PromptReader:
         if n_tokens == 0:
             prompt.count()  # raises the error for an empty history
         n_seen = min(n_common, n_tokens - (request.kind not in BEGINNINGS))  # logits come from the last token
+        if n_seen < state.n_past and request.kind not in BEGINNINGS:
+            n_seen = max(0, min(n_seen, n_tokens - state.block_loop.n_asking))
         if request.prompt_logprobs:  # the logits of every token are needed
             state.go_back(0)
         else:

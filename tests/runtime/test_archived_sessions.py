@@ -360,6 +360,21 @@ def test_a_session_that_begins_with_a_shared_beginning_says_what_it_says_alone(o
         assert n_reused > 0
 
 
+def test_a_history_that_goes_on_with_a_short_message_reads_that_alone(open_runtime):
+    """Only where a session goes back in any case it reads as much as a recall asks with."""
+    messages = [{"role": "user", "content": words(100)}]
+    with open_runtime(**ARCHIVED | {"block": 256, "probe_tokens": 64}) as rt, rt.session(history=True) as session:
+        options = {"max_tokens": 4, "sampling": GREEDY}
+        reply = "".join(session.continue_from(messages, **options))
+        "".join(session.continue_from(messages, **options))
+        assert session.stats.prompt_tokens == 64
+        n_past = session.n_past
+        further = [*messages, {"role": "assistant", "content": reply}, {"role": "user", "content": "x"}]
+        "".join(session.continue_from(further, **options))
+        assert session.stats.reused_tokens >= n_past - 1
+        assert session.stats.recalled_cells > 0
+
+
 def test_a_swapped_session_keeps_its_archive(archived):
     with archived.session() as session, archived.session() as other:
         session.read(words(150))

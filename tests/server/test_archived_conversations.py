@@ -85,3 +85,13 @@ def test_comments_tell_each_part_of_the_reading_once_and_nothing_of_a_recall(rep
     seen = [int(n) for n in re.findall(r"^: reading (\d+) of \d+$", stream, re.MULTILINE)]
     assert len(seen) > 5
     assert seen == sorted(set(seen))
+
+
+def test_the_same_request_again_recalls_with_the_end_of_its_prompt(open_server, talkative):
+    body = {"messages": [{"role": "user", "content": LONG}], "max_tokens": 4, "temperature": 0}
+    with open_server(focus=False, options=ARCHIVED | {"archive": "4MiB"}) as application:
+        found = [asyncio.run(fetched(application, "/v1/chat/completions", body)).json() for _ in range(3)]
+    n_read = [it["usage"]["prompt_tokens"] - it["usage"]["prompt_tokens_details"]["cached_tokens"] for it in found]
+    assert n_read[0] > 500
+    assert n_read[1:] == [8, 8]  # a quarter of a block
+    assert found[1]["choices"][0]["message"] == found[2]["choices"][0]["message"]
