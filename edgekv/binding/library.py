@@ -33,7 +33,7 @@ from . import structs
 
 __all__ = ["bindings", "call", "error_of", "library_path", "load"]
 
-ABI_VERSION = 26
+ABI_VERSION = 27
 ERR_SIZE = 2048
 
 
@@ -117,6 +117,7 @@ _CALLS: dict[str, tuple[Any, ...]] = {
     "edgekv_archive_read": (_P, c.c_int32, c.c_uint64, c.c_int32, c.c_int32, _P),
     "edgekv_archive_copy": (_P, _P),
     "edgekv_archive_branch": (_P, _P, c.c_int32, c.c_int32, c.c_uint64),
+    "edgekv_archive_resume": (_P, c.c_int32, c.c_uint64, c.c_int32, c.c_int32, c.c_uint64),
     "edgekv_archive_append": (_P, _P),
     "edgekv_cache_recall": (_P, _P, _P, _P),
     "edgekv_recall_begin": (_P, _P, _P, _P, _P),

@@ -64,6 +64,14 @@ class RowArchive:
         """
         library.call("edgekv_archive_branch", self._handle, cache.handle, end, fd, limit_bytes)
 
+    def resume(self, fd: int, offset: int, first: int, end: int, limit_bytes: int) -> None:
+        """Go on with the positions [first, end) that an archive has left in a file, from byte `offset` on; write there.
+
+        What lies before `first` stays. So a new archive takes up all files of a conversation, one after another, before
+        any token is fed. Raises ConfigError if it ends before `first`, or if no segment begins there.
+        """
+        library.call("edgekv_archive_resume", self._handle, fd, offset, first, end, limit_bytes)
+
     def close(self) -> None:
         """Free the bookkeeping."""
         self._free_work()

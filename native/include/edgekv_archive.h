@@ -73,6 +73,20 @@ EDGEKV_API enum edgekv_status edgekv_archive_branch(
                             char * err,
                           size_t   err_size);
 
+// Go on with rows that an archive has left in a file: those of the positions [first, end), from byte `offset` on. What follows is written
+// there, and the file never grows beyond limit_bytes. The archive keeps what it has before `first`. So one that was just opened, or read,
+// takes up all files of a conversation, one after another, before any of its tokens is fed. Refill the cache then.
+//   EDGEKV_STATUS_INVALID_ARGUMENT  the archive does not end with `first` or later; or `first` is not where a segment or the archive begins
+EDGEKV_API enum edgekv_status edgekv_archive_resume(
+           struct edgekv_archive * archive,
+                         int32_t   fd,
+                        uint64_t   offset,
+                         int32_t   first,
+                         int32_t   end,
+                        uint64_t   limit_bytes,
+                            char * err,
+                          size_t   err_size);
+
 // Write the rows of all tokens that were fed since the last call. None of them may have been evicted.
 // At the limit as many are written as fit, and later calls write nothing: archived are always the positions [begin, end).
 //   EDGEKV_STATUS_ARCHIVE        the file cannot be written; the archive keeps what it had, and later calls write nothing

@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-#define EDGEKV_ABI_VERSION 26
+#define EDGEKV_ABI_VERSION 27
 
 // A struct that a program fills in begins with n_bytes, its size in the header that the program is compiled with. Begin with its default:
 //

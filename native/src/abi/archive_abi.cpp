@@ -45,6 +45,14 @@ enum edgekv_status edgekv_archive_branch(struct edgekv_archive * archive, const 
     });
 }
 
+enum edgekv_status edgekv_archive_resume(struct edgekv_archive * archive, int32_t fd, uint64_t offset, int32_t first, int32_t end,
+                                         uint64_t limit_bytes, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(archive, "archive is NULL");
+        archive->resume(fd, offset, first, end, limit_bytes);
+    });
+}
+
 void edgekv_archive_free(struct edgekv_archive * archive) { delete archive; }
 
 enum edgekv_status edgekv_archive_append(struct edgekv_archive * archive, const struct edgekv_cache * cache, char * err, size_t err_size) {

@@ -66,6 +66,15 @@ void edgekv_archive::branch(const edgekv_cache & cache, int32_t end, int fd, uin
     limit_ = has_all_from(cache, end) ? room : end; // else a gap would follow
 }
 
+void edgekv_archive::resume(int fd, uint64_t offset, int32_t first, int32_t end, uint64_t limit_bytes) {
+    require(fd >= 0, "fd is no file");
+    require(first >= begin_ && first <= end_ && first <= end, "an archive goes on where it ends, or before");
+    require(first == begin_ || static_cast<uint32_t>(first) % SegmentFile::n_tokens == 0, "a file of rows begins with a segment");
+    file_.resume(fd, offset, first);
+    end_  = end;
+    room_ = limit_ = room_of(limit_bytes);
+}
+
 int32_t edgekv_archive::room_of(uint64_t limit_bytes) const {
     const uint64_t n_before   = static_cast<uint32_t>(begin_) / SegmentFile::n_tokens; // segments that the file leaves out
     const uint64_t n_segments = n_before + limit_bytes / std::max<uint64_t>(1, file_.segment_bytes());

@@ -20,6 +20,9 @@ struct edgekv_archive {
     // Throws Error; then nothing has changed.
     void branch(const edgekv_cache & cache, int32_t end, int fd, uint64_t limit_bytes);
 
+    // Go on with the positions [first, end) of a file, from byte `offset` on, and write there. What lies before `first` stays.
+    void resume(int fd, uint64_t offset, int32_t first, int32_t end, uint64_t limit_bytes);
+
     // Write the rows of the tokens that the cache was fed since. Throws Error; after one of the file nothing is written until a cut.
     void append(const edgekv_cache & cache);
 

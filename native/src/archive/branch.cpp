@@ -22,9 +22,19 @@ void SegmentFile::branch(int32_t begin, int32_t end, int fd) {
             }
         }
     }
-    const auto own = branched.parts_.end() - 1;
-    branched.parts_.erase(std::find_if(branched.parts_.begin(), own, [&](const Part & part) { return part.first_segment >= segment; }), own);
+    branched.drop_before_last();
     *this = std::move(branched);
+}
+
+void SegmentFile::resume(int fd, uint64_t offset, int32_t first) {
+    parts_.push_back({ fd, offset, static_cast<uint32_t>(first) / n_tokens });
+    drop_before_last();
+}
+
+// Drop the parts that begin with the segment of the last one, or later.
+void SegmentFile::drop_before_last() {
+    const auto last = parts_.end() - 1;
+    parts_.erase(std::find_if(parts_.begin(), last, [&](const Part & part) { return part.first_segment >= last->first_segment; }), last);
 }
 
 } // namespace edgekv

@@ -38,6 +38,9 @@ class SegmentFile {
     // nothing has changed.
     void branch(int32_t begin, int32_t end, int fd);
 
+    // Go on with a file that holds the segments from that of position `first` on, from byte `offset` on.
+    void resume(int fd, uint64_t offset, int32_t first);
+
     static uint64_t bytes_of(const RowBytes & head) { return n_tokens * (mark_bytes(false) + mark_bytes(true) + uint64_t(head.k) + head.v); }
     static constexpr uint32_t mark_bytes(bool values) { return values ? sizeof(uint32_t) : sizeof(uint32_t) + sizeof(int32_t); }
 
@@ -87,6 +90,7 @@ class SegmentFile {
     };
 
     const Part & part_of(int32_t p) const;
+    void         drop_before_last();
     uint64_t     begin_in(const Part & part, int32_t p) const {
         return part.offset + (static_cast<uint32_t>(p) / n_tokens - part.first_segment) * segment_bytes();
     }
