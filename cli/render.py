@@ -117,6 +117,7 @@ def figures_of(stats: edgekv.Stats, plan: edgekv.Plan) -> list[str]:
         remembered(stats.cells_used, stats.tokens_seen, stats.recallable_tokens),
         *([f"{counted(stats.recalled_cells, 'cell')} recalled in {stats.recall_s:.1f} s"] if stats.recalls else []),
         *([f"archive: {stats.archive_failure}"] if stats.archive_failure else []),
+        *([stats.keeping_failure] if stats.keeping_failure else []),
         f"prompt {stats.prefill_tok_per_s:.0f} tok/s",
         *([f"generation {stats.decode_tok_per_s:.0f} tok/s"] if stats.generated_tokens else []),
         f"peak {format_size(stats.peak_rss_bytes)} of {format_size(plan.ceiling_bytes)}",

@@ -17,9 +17,10 @@ import edgekv
 from edgekv.memory.sizes import format_size
 from edgekv.models import find_model, known_models, read_header
 from edgekv.models.header import header_digest
+from edgekv.store.kept_folder import JOURNAL, bytes_of, described, is_kept, remove_kept
 from edgekv.store.ownership import Ownership
 from edgekv.store.session_names import existing_path_of, path_of, rename, saved_names
-from edgekv.store.snapshot_file import SnapshotFile, open_snapshot_file
+from edgekv.store.snapshot_file import open_snapshot_file
 from edgekv.store.transcript import write_transcript
 
 from .shared_options import AsJson
@@ -38,7 +39,7 @@ Name = Annotated[str, typer.Argument(help="Name of a saved session.", autocomple
 @app.command("list")
 def list_sessions(as_json: AsJson = False) -> None:
     """List what `chat --session`, `/save` and `read --save` have saved."""
-    found = [_described(name) for name in saved_names()]
+    found = [_listed(name) for name in saved_names()]
     if as_json:
         print(json.dumps(found))
         return
@@ -56,8 +57,7 @@ def list_sessions(as_json: AsJson = False) -> None:
 def show(name: Name, as_json: AsJson = False) -> None:
     """Check a saved session, and show the model and options that it was saved with."""
     path = existing_path_of(name)
-    with open_snapshot_file(path) as file:
-        found = _figures(name, path, file) | {"path": str(path)}
+    found = _described(name, checked=True) | {"path": str(path)}
     if as_json:
         print(json.dumps(found))
         return
@@ -92,10 +92,8 @@ def export(
     path = existing_path_of(name)
     if not force and Ownership().is_foreign(file):
         raise edgekv.SessionFileError(f"{str(file)!r} is there already; name another file, or replace it with --force")
-    with open_snapshot_file(path, checked=False) as saved:
-        found = _figures(name, path, saved)
-        digest = saved_digest(saved.header.values)
-    of = find_model(model) if model is not None else _model_of(str(digest), found["model"])
+    found = _described(name, checked=False)
+    of = find_model(model) if model is not None else _model_of(str(saved_digest(_about(path))), found["model"])
     with saved_turns(path, of) as turns:
         write_transcript(file, turns)
 
@@ -107,7 +105,7 @@ def rm(
     """Remove saved sessions."""
     for path in [existing_path_of(name) for name in names]:
         try:
-            path.unlink()
+            remove_kept(path) if is_kept(path) else path.unlink()
         except OSError as error:
             raise edgekv.SessionFileError(
                 f"{str(path)!r} cannot be removed: {error.strerror}; check the permissions of its folder"
@@ -140,25 +138,34 @@ def _date(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
-def _described(name: str) -> dict[str, Any]:
-    """Return the description in a file's header, unchecked, or the reason why it cannot be read."""
-    path = path_of(name)
+def _listed(name: str) -> dict[str, Any]:
+    """Return the description of a session, unchecked, or the reason why it cannot be read."""
     try:
-        with open_snapshot_file(path, checked=False) as file:
-            return _figures(name, path, file)
+        return _described(name, checked=False)
     except edgekv.SessionFileError as error:
         return {"name": name, "error": str(error)}
 
 
-def _figures(name: str, path: Path, file: SnapshotFile) -> dict[str, Any]:
-    """Return the figures of a file, as far as they can be printed."""
-    status, about = path.stat(), file.header.values.get("saved_with")
+def _about(path: Path, *, checked: bool = False) -> dict[str, Any]:
+    """Return the description of a session. checked: compare the checksum of a whole file"""
+    if is_kept(path):
+        return described(path)
+    with open_snapshot_file(path, checked=checked) as file:
+        return dict(file.header.values)
+
+
+def _described(name: str, *, checked: bool) -> dict[str, Any]:
+    """Return the figures of a session, as far as they can be printed. Raises SessionFileError."""
+    path = path_of(name)
+    header = _about(path, checked=checked)
+    about = header.get("saved_with")
     if not isinstance(about, dict) or not all(isinstance(about.get(key), kind) for key, kind in KINDS.items()):
-        raise file.damaged("it does not say what it was saved with")
+        raise edgekv.SessionFileError(f"{str(path)!r} is damaged: it does not say what it was saved with")
     values = {key: about[key] if kind is int else _printable(about[key]) for key, kind in KINDS.items()}
-    title = file.header.values.get("title")  # files of before have none
+    title = header.get("title")  # files of before have none
     values = {"title": _printable(title) if isinstance(title, str) else "", **values}
-    return {"name": name, **values, "bytes": status.st_size, "saved": status.st_mtime}
+    newest = (path / JOURNAL if is_kept(path) else path).stat()
+    return {"name": name, **values, "bytes": bytes_of(path), "saved": newest.st_mtime}
 
 
 def _printable(text: str) -> str:

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,7 +22,7 @@ from .cells.memory_guard import MemoryGuard
 from .conversations.history import History, StoredHistory, question_of, request_of, rereadable_request, token_ids
 from .conversations.snapshot import Snapshot
 from .engines import open_engine, plan_for, survey_for
-from .errors import CeilingError, ConfigError, EdgeKVError, ModelNotFoundError, SessionError
+from .errors import CeilingError, ConfigError, EdgeKVError, ModelNotFoundError, SessionError, SessionFileError
 from .generation.request import Logging, check_text
 from .loop.conversation_client import Conversation
 from .memory.pressure import system_pressure
@@ -143,36 +144,75 @@ class Runtime:
         return self._opened(self._engine.new_conversation(system, logging), start)
 
     def load_session(
-        self, path: str | os.PathLike[str], *, instead_of: Session | None = None, history: bool = True
+        self,
+        path: str | os.PathLike[str],
+        *,
+        instead_of: Session | None = None,
+        history: bool = True,
+        keep: bool = False,
     ) -> Session:
-        """Go on with a session that `Session.save` wrote, in this process or another (docs/sessions.md).
+        """Go on with a session that `Session.save` or `keep` wrote, in this process or another (docs/sessions.md).
 
         instead_of: an open session, which ends when the file is loaded; if that fails, it goes on. It is not
             swapped out, so it needs no room
         history: keep the log that the file has, if it has one, in the folder that TMPDIR names; False = leave it
+        keep: go on to append to the folder that `Session.keep` made; False = it stays as it is
 
         The model and the policy must be those that it was saved with. More cells than this runtime holds are evicted,
         and cells of another kv_type are converted.
-        Raises SessionFileError for a file that is damaged or cannot be gone on with, BudgetError if what it protects
+        Raises SessionFileError for a file that is damaged or cannot be gone on with, and for a folder that another
+        process appends to or, with keep=True, has open; BudgetError if what it protects
         does not fit the budget, CeilingError if there is no room for evicting, and SwapError if there is none for
         the session that has the cells.
         """
         self._check_open()
+        check_flag("history", history)
+        check_flag("keep", keep)
+        if keep and not history:
+            raise ConfigError("keep=True appends to the history of a session; leave history=False out")
         path = Path(os.path.abspath(path_of("path", path)))
+        load = partial(self._engine.load_conversation, path, keeps_log=history, keep=keep)
+        kept_in = path if keep else None
         if instead_of is None:
-            return self._opened(self._engine.load_conversation(path, keeps_log=history))
+            return self._opened(load(), kept_in=kept_in)
         if not isinstance(instead_of, Session) or not instead_of.is_of(self._engine):
             raise SessionError("the session in instead_of is of another runtime; load the file in that one")
         with instead_of.alone() as conversation:
             n_past = conversation.n_past
             try:
-                session = self._opened(self._engine.load_conversation(path, conversation, keeps_log=history))
+                session = self._opened(load(conversation), kept_in=kept_in)
             except BaseException:
                 if conversation.n_past != n_past:
                     instead_of.close()  # its cells are gone: a file that was found sound failed later, or Ctrl-C came
                 raise
         instead_of.close()
         return session
+
+    def keep_beginnings(self, folder: str | os.PathLike[str]) -> None:
+        """Have the beginnings that histories share outlive this runtime in a folder, and go on with those of before.
+
+        Call it before the first session. Raises SessionFileError if the folder cannot be used.
+        """
+        self._check_open()
+        path = Path(os.path.abspath(path_of("folder", folder)))
+        try:
+            self._engine.keep_beginnings(path)
+        except OSError as error:
+            raise SessionFileError(
+                f"folder={str(path)!r} cannot be used: {error.strerror or error}; name one that can be written to"
+            ) from error
+
+    @property
+    def n_kept_bytes(self) -> int:
+        """Bytes that were written to keep beginnings."""
+        self._check_open()
+        return self._engine.n_kept_bytes
+
+    @property
+    def keeps_sessions(self) -> bool:
+        """True if `Session.keep` works: there is an archive, and the model needs no more than its rows to go on."""
+        self._check_open()
+        return self._engine.keeps_sessions
 
     def tokenize(self, text: str, *, begin: bool = False, special: bool = False) -> list[int]:
         """Return the token ids of a text.
@@ -258,9 +298,13 @@ class Runtime:
         if self.closed:
             raise SessionError("this runtime is closed; open another")
 
-    def _opened(self, conversation: Conversation, start: Snapshot | None = None) -> Session:
+    def _opened(
+        self, conversation: Conversation, start: Snapshot | None = None, kept_in: Path | None = None
+    ) -> Session:
         general = "" if self.options.reads_alone else GENERAL_QUESTION
-        return Session(self._engine, conversation, start, able_to_focus=self.options.focus, general=general)
+        return Session(
+            self._engine, conversation, start, able_to_focus=self.options.focus, general=general, kept_in=kept_in
+        )
 
     @property
     def plan(self) -> Plan:

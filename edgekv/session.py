@@ -94,17 +94,20 @@ class Session:
         *,
         able_to_focus: bool,
         general: str = GENERAL_QUESTION,
+        kept_in: Path | None = None,
     ) -> None:
         """Make a session. start: a snapshot that the conversation begins with at its first use
 
         able_to_focus: texts can be read with a probe
         general: the question that `read` reads with if it is given none; "" = none
+        kept_in: the folder that the conversation is appended to
         """
         self._engine = engine
         self._conversation = conversation
         self._start = start
         self._able_to_focus = able_to_focus
         self._general = general
+        self._kept_in = kept_in
         self._ended = False
         self._cancels = object()  # another one after every cancel, so that a reply knows if one came since it was made
         self._beginning = threading.Lock()
@@ -523,6 +526,31 @@ class Session:
         """
         with self.alone():
             self._begun().save(Path(os.path.abspath(path_of("path", path))), compress, archive)
+
+    def keep(self, path: str | os.PathLike[str]) -> None:
+        """Append the session to a new folder from now on, as it grows, so that it survives a kill (docs/sessions.md).
+
+        `Runtime.load_session(path, keep=True)` goes on with it. After a kill at most the newest block is missing. If
+        the disk takes no more, the session goes on, and `stats.keeping_failure` says so.
+        Raises SessionFileError if the folder cannot be made or is there already, ConfigError if the runtime has no
+        archive or the model's rows are not enough to go on (`Runtime.keeps_sessions`), and SessionError without a
+        history or while the session is answering.
+        """
+        folder = Path(os.path.abspath(path_of("path", path)))
+        with self.alone():
+            conversation = self._begun()
+            if not self._engine.keeps_sessions:
+                raise ConfigError(
+                    "a session is kept with the rows of its tokens, and this runtime has no archive, or the model "
+                    "needs more than rows; open one with archive=..., or write the session whole with save"
+                )
+            conversation.keep(folder)
+        self._kept_in = folder
+
+    @property
+    def kept_in(self) -> Path | None:
+        """The folder that the session is appended to as it grows; None = it is kept nowhere."""
+        return self._kept_in
 
     @contextmanager
     def alone(self) -> Iterator[Conversation]:

@@ -15,8 +15,9 @@ from typing import Any
 import edgekv
 from edgekv.cli.render import say
 from edgekv.prompt.named_files import File
+from edgekv.store.kept_folder import is_kept
 from edgekv.store.ownership import Ownership
-from edgekv.store.session_names import existing_path_of, free_name, holds_only_text, save_as
+from edgekv.store.session_names import existing_path_of, free_name, holds_only_text, save_as, writable_path_of
 
 TWICE_S = 1.0
 
@@ -84,8 +85,19 @@ class Chat:
     offered: str = ""
     several_lines: str = ""
 
+    def keep(self) -> None:
+        """Have a new chat with a name kept in a folder as it grows, if the runtime can. Raises SessionFileError."""
+        if self.name is None or self.session.kept_in is not None or not self.runtime.keeps_sessions:
+            return
+        path = writable_path_of(self.name)
+        if not path.exists():
+            with contextlib.suppress(edgekv.SessionError):  # one without a history is saved whole
+                self.session.keep(path)
+
     def save(self, *, leaves: bool = False) -> None:
         """Save it under its name, if it has one; under another name if somebody changed that file.
+
+        A chat that is appended to its folder needs no save.
 
         leaves: make the file smaller, and write the archive as well, which takes longer
 
@@ -95,6 +107,9 @@ class Chat:
             if self.backup is not None:
                 with contextlib.suppress(edgekv.SessionFileError):  # the backup matters only if the worker dies
                     self.session.save(self.backup, archive=False)
+            return
+        self.keep()
+        if self.session.kept_in is not None:
             return
         name = save_as(functools.partial(self.session.save, compress=leaves, archive=leaves), self.name, self.owned)
         if name != self.name:
@@ -148,7 +163,7 @@ def saved_session(
     path = existing_path_of(name)
     is_text = holds_only_text(path)
     owned.note(path)
-    session = runtime.load_session(path, instead_of=instead_of)
+    session = runtime.load_session(path, instead_of=instead_of, keep=is_kept(path))
     if not is_text:
         return session, name
     chat = free_name(f"{name}-chat")

@@ -24,6 +24,7 @@ from edgekv.generation.reasoning import opens_reasoning
 from edgekv.generation.request import INSTRUCTION
 from edgekv.prompt.named_files import NamedFile
 from edgekv.prompt.spool import spooled
+from edgekv.store.kept_folder import is_kept, was_stopped
 from edgekv.store.ownership import Ownership
 from edgekv.store.session_names import path_of, saved_names
 from edgekv.store.temp_folder import TempFolder
@@ -34,7 +35,7 @@ from .earlier import show_last
 from .lines import Typed, lines
 from .status import bottom_line, tell_forgetting
 from .terminal_ui import TerminalUI, terminal_ui
-from .undo import give_back, hand_back
+from .undo import give_back, hand_back, take_unanswered_back
 
 
 def _use_preset(context: typer.Context, name: str | None) -> str | None:
@@ -102,6 +103,7 @@ def chat(
         rt = stack.enter_context(opened(runtime, goes_back=True))
         owned = Ownership()
         kept = session
+        stopped = saved is not None and is_kept(saved) and was_stopped(saved)
         if saved is not None and session is not None and saved.exists():
             conversation, kept = saved_session(rt, session, owned)
             system = system_of(conversation)
@@ -119,6 +121,8 @@ def chat(
         say(f"{rt.plan.model.name}, {rt.plan.budget_cells:,} cells; /help lists the commands")
         if conversation.n_past:
             say(f"{session}: {remembered(conversation.n_cells, conversation.n_past)}")
+            if stopped:
+                take_unanswered_back(talk)
             show_last(talk)
         for text in texts:
             say(f"{text.name} goes with your {'message' if message else 'first message'}")
@@ -173,6 +177,8 @@ def _answer(chat: Chat, typed: Typed, ui: TerminalUI) -> None:
 def reply_to(chat: Chat, message: Message, ui: TerminalUI) -> None:
     """Answer a message, and keep the conversation up to here. One that got no answer is given back."""
     chat.files, chat.again = [], None
+    with contextlib.suppress(edgekv.SessionFileError):  # the save after the reply says so
+        chat.keep()
     chat.messages.append(message)
     answered = False
     try:
@@ -223,8 +229,8 @@ def go_on_in(chat: Chat, reopened: Callable[[], edgekv.Runtime]) -> None:
     chat.runtime.close()
     chat.runtime = reopened()
     path = chat.backup if chat.name is None else path_of(chat.name)
-    if path is not None and path.is_file():
-        chat.session = chat.runtime.load_session(path)
+    if path is not None and path.exists():
+        chat.session = chat.runtime.load_session(path, keep=is_kept(path))
     else:
         chat.session = new_session(chat.runtime, chat.system)
     n_past = chat.session.n_past

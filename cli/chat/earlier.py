@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Iterator
+from typing import TypeAlias
 
 import edgekv
 from edgekv.cli.kept_text import print_legend, print_shades
@@ -24,9 +25,28 @@ SHOWN_KEPT = 4096  # tokens that /kept shows at once, of messages and of a text
 MESSAGE_MARK = "> "  # before a message that is shown
 SHOWN, SHOWN_FIRST = 20, 4  # messages and replies that /history shows, and a chat that goes on
 
+_Asked: TypeAlias = tuple[edgekv.Turn, int]  # a message, and the tokens before it
+
 
 def last_message(chat: Chat) -> Message | None:
     """Return the newest message that was answered; None if the log has none.
+
+    Raises SessionError for a session without a history.
+    """
+    found, _ = _newest_messages_of(chat)
+    return None if found is None else _message(chat, *found)
+
+
+def unanswered_message(chat: Chat) -> Message | None:
+    """Return the message that no reply follows, as far as it was read; None if there is none, or no history."""
+    with contextlib.suppress(edgekv.SessionError):
+        _, asked = _newest_messages_of(chat)
+        return None if asked is None else _message(chat, *asked)
+    return None
+
+
+def _newest_messages_of(chat: Chat) -> tuple[_Asked | None, _Asked | None]:
+    """Return the newest message that was answered, and the one after it that was not.
 
     Raises SessionError for a session without a history.
     """
@@ -39,7 +59,7 @@ def last_message(chat: Chat) -> Message | None:
         elif turn.role == "assistant":
             found, asked, answered = asked or found, None, turn.stop
         before = turn
-    return None if found is None else _message(chat, *found)
+    return found, asked
 
 
 def _message(chat: Chat, turn: edgekv.Turn, n_past: int) -> Message:

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import edgekv
 from edgekv.cli.render import console, packed, printable, remembered, say
-from edgekv.store.session_names import path_of, save_as, saved_names
+from edgekv.store.kept_folder import is_kept, remove_kept, was_stopped
+from edgekv.store.session_names import path_of, save_as, saved_names, writable_path_of
 from edgekv.store.transcript import FORMATS, names_format
 
 from .chat import Chat, new_session, saved_session, system_of, system_of_template
 from .earlier import show_last
+from .undo import take_unanswered_back
 
 FORCE = "--force"
 # endings of files that a user who writes them expects to get
@@ -39,8 +41,18 @@ def save(chat: Chat, argument: str) -> None:
         chat.owned.note(path)
         say(f"what was said is in {path}")
         return
-    chat.name = save_as(chat.session.save, name or str(chat.name), chat.owned)
-    say(f"saved as {chat.name}, and again after every reply")
+    name = name or str(chat.name)
+    if force and is_kept(path) and chat.session.kept_in != path:
+        remove_kept(path)
+    if chat.session.kept_in == path:
+        say(f"{name} is kept as it grows")
+    elif chat.runtime.keeps_sessions and not path.exists():
+        chat.session.keep(writable_path_of(name))
+        chat.name = name
+        say(f"saved as {name}, and kept as it grows")
+    else:
+        chat.name = save_as(chat.session.save, name, chat.owned)
+        say(f"saved as {chat.name}, and again after every reply")
 
 
 def _check_ending(name: str) -> None:
@@ -57,9 +69,14 @@ def load(chat: Chat, name: str) -> None:
     """Go on with a saved chat."""
     if not name:
         raise edgekv.InputError("nothing is named; write /load and the name of a saved session (/session lists them)")
+    if chat.session.kept_in == path_of(name):
+        raise edgekv.InputError(f"{name} is this chat; name another one, or go back in this one with /undo")
+    stopped = is_kept(path_of(name)) and was_stopped(path_of(name))
     session, kept = saved_session(chat.runtime, name, chat.owned, chat.session)
     chat.go_on_with(session, kept, system_of(session))
     say(f"{name}: {remembered(session.n_cells, session.n_past)}")
+    if stopped:
+        take_unanswered_back(chat)
     show_last(chat)
 
 

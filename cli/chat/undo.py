@@ -8,7 +8,7 @@ from edgekv.counting import counted
 from edgekv.store.session_names import path_of
 
 from .chat import Chat, Message, interrupt_cancels, new_session, saved_session
-from .earlier import last_message
+from .earlier import last_message, unanswered_message
 
 
 def undo(chat: Chat, _argument: str) -> None:
@@ -40,7 +40,7 @@ def _go_back(chat: Chat, message: Message, *, other_draws: bool) -> None:
     n_past = chat.session.n_past
     if n_past == message.n_past:
         return
-    if chat.name is not None and not chat.owned.is_foreign(path_of(chat.name)):
+    if chat.name is not None and chat.session.kept_in is None and not chat.owned.is_foreign(path_of(chat.name)):
         chat.session, _ = saved_session(chat.runtime, chat.name, chat.owned, chat.session)
         raise edgekv.InputError(
             f"stopped after {n_past:,} of {counted(message.n_past, 'token')}; the chat is as it was saved"
@@ -64,6 +64,14 @@ def give_back(chat: Chat, message: Message) -> None:
         chat.session.close()
         chat.session = begun
     say(f"what was read of it is taken back: {counted(chat.session.n_past, 'token')} seen")
+
+
+def take_unanswered_back(chat: Chat) -> None:
+    """Take back the message that a chat was reading when its process was killed, and offer it again."""
+    message = unanswered_message(chat)
+    if message is not None:
+        chat.messages.append(message)
+        give_back(chat, message)
 
 
 def hand_back(chat: Chat, message: Message) -> None:

@@ -5,36 +5,45 @@ from __future__ import annotations
 import os
 import weakref
 from io import FileIO
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from edgekv.binding.cache import Cache
 from edgekv.binding.row_archive import RowArchive
 
 
 class RowsFile:
-    """A file of rows. It is gone once no archive and no mark has it.
+    """A file of rows. It is closed once no archive and no mark has it, and then gone if it has no name.
 
+    path: its name; None = it has none
     marks: of rows in it. Their positions are never written again while the marks live
     """
 
-    def __init__(self, file: FileIO) -> None:
-        self._file = file
+    def __init__(self, file: FileIO, path: Path | None = None) -> None:
+        self.file = file
+        self.path = path
         self.marks: weakref.WeakSet[Mark] = weakref.WeakSet()
         weakref.finalize(self, file.close).atexit = False  # it goes with the process in any case
 
     def fileno(self) -> int:
         """Return its descriptor."""
-        return self._file.fileno()
+        return self.file.fileno()
 
     def read_at(self, offset: int, into: npt.NDArray[np.uint8]) -> int:
         """Fill an array from byte `offset` on; returns how many bytes there are. Raises OSError."""
-        self._file.seek(offset)
+        self.file.seek(offset)
         n_read = 0
-        while n_read < into.nbytes and (n := self._file.readinto(into[n_read:].data)):
+        while n_read < into.nbytes and (n := self.file.readinto(into[n_read:].data)):
             n_read += n
         return n_read
+
+    @property
+    def is_linked(self) -> bool:
+        """True if it has more than one name, so that others have it as it is."""
+        return self.path is not None and os.fstat(self.fileno()).st_nlink > 1
 
     @property
     def n_bytes(self) -> int:
@@ -52,6 +61,22 @@ class Rows(NamedTuple):
         """Return the rows without the files that hold none of them."""
         used = {fd for fd, _ in self.archive.places()} | {self.files[-1].fileno()}
         return self._replace(files=tuple(file for file in self.files if file.fileno() in used))
+
+
+class Keeper(Protocol):
+    """Has the files of an archive, so that later processes find them. The methods raise OSError."""
+
+    def new_file(self) -> RowsFile:
+        """Make a file."""
+
+    def adopted(self, rows: Rows, cache: Cache) -> Rows:
+        """Return rows with files of this keeper, for those of others."""
+
+    def will_write(self, rows: Rows) -> None:
+        """Note that rows are about to be appended, so that those which lie there are no longer what they were."""
+
+    def has_appended(self) -> None:
+        """Note that rows were appended, or could not be."""
 
 
 class Mark:

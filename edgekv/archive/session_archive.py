@@ -15,7 +15,7 @@ from edgekv.memory.sizes import format_size
 from edgekv.store.temp_array import temp_file
 
 from .folders import disk_folder
-from .row_files import Mark, Rows, RowsFile
+from .row_files import Keeper, Mark, Rows, RowsFile
 
 ROUNDS = (
     2  # the first probe's queries come from cells that lack the fact; those of the second see what the first brought
@@ -49,6 +49,7 @@ class Archive:
     Call `append` before every eviction, and `cut`, `go_to` or `restart` whenever the cells of the conversation are
     replaced. Archives that began with the same mark have their first segments in common.
 
+    keeper: has its files; None = they are temporary
     asked: tokens at the end of the last prompt, which recall; once more after each eviction while the reply goes on
     """
 
@@ -58,6 +59,7 @@ class Archive:
         self._limit = limit
         self._limit_bytes = 0
         self._rows: RowArchive | None = None
+        self.keeper: Keeper | None = None
         self._restart(0)
 
     def _restart(self, begin: int) -> None:
@@ -82,6 +84,11 @@ class Archive:
     def _file(self) -> RowsFile | None:
         """The file that is written to."""
         return self._files[-1] if self._files else None
+
+    @property
+    def rows(self) -> Rows | None:
+        """The rows that are archived; None = there are none, or they cannot be read."""
+        return None if self._rows is None or not self._is_readable else Rows(self._rows, self._files)
 
     @property
     def failure(self) -> str:
@@ -154,10 +161,10 @@ class Archive:
 
     def stored(self, cache: Cache) -> Rows | None:
         """Archive all tokens that a cache was fed, and return the rows; None = nothing was archived before."""
-        if self._rows is None or not self._is_readable:
+        if self.rows is None:
             return None
         self.append(cache)
-        return Rows(self._rows, self._files) if self.n_tokens else None
+        return self.rows if self.n_tokens else None
 
     def lose(self, reason: str, n_past: int) -> None:
         """Note why the rows of the tokens before n_past, which were archived once, cannot be had."""
@@ -165,8 +172,8 @@ class Archive:
 
     def mark(self, n_past: int) -> Mark:
         """Return a mark of the first n_past tokens, which are all that were fed."""
-        rows = None if self._rows is None or not self._is_readable else Rows(self._rows.copy(), self._files)
-        mark = Mark(n_past, rows)
+        rows = self.rows
+        mark = Mark(n_past, None if rows is None else rows._replace(archive=rows.archive.copy()))
         self._marks.add(mark)
         return mark
 
@@ -204,12 +211,61 @@ class Archive:
         self._rows, self._files = rows
         self._limit_bytes = 0
         try:
+            self._keep_files(cache)
             self._branch(cache, self._limit())
         except ArchiveError as error:
             self.restart(cache)
             self.lose(str(error), cache.n_past)
         else:
             self.append(cache)
+
+    def keep(self, keeper: Keeper, cache: Cache) -> None:
+        """Have a keeper keep all files from now on, with what they have if they begin with the first token.
+
+        Raises OSError and ArchiveError if that cannot be written; the archive is then as before.
+        """
+        rows, before, self.keeper = self.rows, self.keeper, keeper
+        if rows is None or rows.archive.begin > 0:
+            return
+        try:
+            self.append(cache)
+            kept = keeper.adopted(rows, cache)
+        except BaseException:
+            self.keeper = before
+            raise
+        self.go_on_with(kept, cache)
+
+    def take_up(self, rows: Rows, own_begin: int, limit_bytes: int) -> None:
+        """Begin with rows of the first tokens, none of which a cache has yet. `refill` reads them.
+
+        own_begin: the first position in the last file
+        """
+        self._restart(0)
+        self._rows, self._files = rows
+        self._own_begin, self._limit_bytes = own_begin, limit_bytes
+
+    def go_on_from(self, cache: Cache) -> None:
+        """Keep the rows of a cache's tokens, and forget those that follow, which could not be read perhaps."""
+        self._is_readable, self._failure = True, ""
+        self.cut(cache.n_past)
+        if self._rows is not None and self.keeper is None:
+            try:
+                self._branch(cache, self._limit())
+            except ArchiveError as error:
+                self._note(str(error))
+
+    def _keep_files(self, cache: Cache) -> None:
+        """Have the keeper keep the files of others that the rows lie in. Raises ArchiveError."""
+        rows = self.rows
+        if self.keeper is None or rows is None or rows.archive.begin > 0:
+            return
+        try:
+            kept = self.keeper.adopted(rows, cache)
+        except OSError as error:
+            raise ArchiveError(f"rows of others cannot be kept: {error.strerror or error}") from error
+        if kept is not rows:
+            rows.archive.close()
+            self._rows, self._files = kept
 
     def _branch(self, cache: Cache, limit_bytes: int) -> None:
         """Write what comes next to a new file. Raises ArchiveError; nothing more is written then."""
@@ -238,17 +294,34 @@ class Archive:
             rows = self._rows = self._rows or self._made(cache)
             if self._shares(rows.end):
                 self._branch(cache, self._limit_bytes)
+            self._tell_keeper(cache)
             rows.append(cache)
         except ArchiveError as error:
             self._note(str(error))
         else:
             if rows.end < cache.n_past and not self._failure:
                 self._note(f"its {format_size(self._limit_bytes)} are full")
+        if self.keeper is not None:
+            self.keeper.has_appended()
+
+    def _tell_keeper(self, cache: Cache) -> None:
+        """Tell the keeper that rows are appended. Raises ArchiveError if it cannot note that."""
+        rows = self.rows
+        if self.keeper is None or rows is None or rows.archive.end >= cache.n_past:
+            return
+        try:
+            self.keeper.will_write(rows)
+        except OSError as error:
+            self._rows = rows.archive.copy()  # nothing is appended to a copy, so no gap comes after these rows
+            rows.archive.close()
+            raise ArchiveError(f"its session cannot be kept: {error.strerror or error}") from error
 
     def _shares(self, position: int) -> bool:
-        """Return True if the rows of a position, which was cut, lie in another archive's file, or are a mark's."""
+        """Return True if nothing may be written at a position: others have the file, too, or a mark has the rows."""
         file = self._file
-        return file is not None and (position < self._own_begin or any(mark.end > position for mark in file.marks))
+        return file is not None and (
+            position < self._own_begin or file.is_linked or any(mark.end > position for mark in file.marks)
+        )
 
     def _made(self, cache: Cache) -> RowArchive:
         """Make the file. Raises ArchiveError if the folder takes none."""
@@ -260,10 +333,11 @@ class Archive:
         """Make a file. Raises ArchiveError if the folder takes none."""
         place = self._folder or disk_folder()
         try:
-            return RowsFile(temp_file(place))
+            return RowsFile(temp_file(place)) if self.keeper is None else self.keeper.new_file()
         except OSError as error:
             self._is_readable = False
-            raise ArchiveError(f"{place} takes no archive: {error.strerror or error}") from error
+            where = place if self.keeper is None else "its folder"
+            raise ArchiveError(f"{where} takes no archive: {error.strerror or error}") from error
 
     def _note(self, reason: str) -> None:
         """Note why it takes no more rows, and which tokens are forgotten."""

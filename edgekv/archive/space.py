@@ -30,11 +30,11 @@ class ArchiveSpace:
         self._archives.add(archive)
         return archive
 
-    def limit(self) -> int:
-        """Return the most bytes of an archive that makes its file now."""
+    def limit(self, n_bytes: int = 0) -> int:
+        """Return the most bytes of an archive that makes its file now. n_bytes: those that it has already"""
         if self._named_bytes is not None:
             return self._named_bytes
-        return free_share(self._folder, sum(archive.free_bytes for archive in self._archives))
+        return n_bytes + free_share(self._folder, sum(archive.free_bytes for archive in self._archives))
 
 
 def free_share(folder: str | None, promised: int = 0) -> int:

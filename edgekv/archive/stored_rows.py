@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from edgekv.binding.cache import Cache
 from edgekv.binding.row_archive import RowArchive, segments_of
-from edgekv.binding.snapshot_meta import CachedSource, read_header
+from edgekv.binding.snapshot_meta import CachedSource, Source, read_header
 from edgekv.errors import SessionFileError
 from edgekv.memory.raw_files import CHUNK_BYTES
 from edgekv.store.snapshot_file import ARCHIVE, Section, SnapshotFile
@@ -66,7 +66,7 @@ def _rows_of(file: SnapshotFile, cache: Cache) -> Rows:
     numbers = np.concatenate([np.empty(0, np.int32), *file.numbers(ARCHIVED)]).tolist()
     if len(numbers) != 2 or not 0 <= numbers[0] < numbers[1] <= cache.n_past:
         raise file.damaged("its archive has impossible positions")
-    if not _has_same_rows(file, cache):
+    if row_kind(file) != row_kind(CachedSource(cache)):
         raise SessionFileError("its rows are of another type; open a runtime with the kv_type that it was saved with")
     opened, offset = file.opened(ARCHIVE)
     rows = Rows(RowArchive.read(cache, opened.fileno(), offset, *numbers), (RowsFile(opened),))
@@ -76,7 +76,7 @@ def _rows_of(file: SnapshotFile, cache: Cache) -> Rows:
     return rows
 
 
-def _has_same_rows(file: SnapshotFile, cache: Cache) -> bool:
-    """Return True if the rows of a session file are stored as a cache stores them."""
-    kinds = [read_header(source.read_into).kind for source in (file, CachedSource(cache))]
-    return all(len({getattr(kind, name) for kind in kinds}) == 1 for name in (*ROW_TYPE, *ROW_SHAPE))
+def row_kind(source: Source) -> list[int]:
+    """Return how the cells of a snapshot store their rows: bytes, types, rotations, layers, heads and lengths."""
+    kind = read_header(source.read_into).kind
+    return [int(getattr(kind, name)) for name in (*ROW_TYPE, *ROW_SHAPE)]

@@ -402,7 +402,7 @@ class BlockLoop:
         was_evicted = cache.n_cells != cache.n_past
         if archive is None or not archive.asked or n_cells == 0 or not was_evicted:
             return True
-        self._append(archive)
+        self.archive_fed()
         if archive.n_tokens == 0:
             return True
         started = time.perf_counter()
@@ -413,8 +413,11 @@ class BlockLoop:
         self.work.recall_s += time.perf_counter() - started
         return recalled.is_whole
 
-    def _append(self, archive: Archive) -> None:
+    def archive_fed(self) -> None:
         """Archive the tokens that were fed since the last time."""
+        archive = self.archive
+        if archive is None:
+            return
         started, n_before = time.perf_counter(), archive.written_bytes
         archive.append(self.cache)
         self.work.archive_bytes += archive.written_bytes - n_before
@@ -532,11 +535,12 @@ class BlockLoop:
         carries = options.parsed_policy.carries and not self.block_replay.wanted
         if self._since_probe is not None:
             self._since_probe += self._fresh
-        if not full and not probed and not replay and not carries:
+        due = bool(full or probed or replay or carries)
+        if due or (self.archive is not None and self.archive.keeper is not None):
+            self.archive_fed()  # also without an eviction, since the rows are laid out anew
+        if not due:
             self._scored_at = self.cache.n_past
             return
-        if self.archive is not None:  # also without an eviction, since the rows are laid out anew
-            self._append(self.archive)
         if replay:
             yield from self._probe(replay)
         elif not probed:

@@ -46,7 +46,7 @@ class BlockLoopNotes:
         """Return the notes in a file. Raises OSError and SessionFileError."""
         header = file.header
         return cls(
-            tuple(map(tuple, header.value("pinned", _are_ranges))),
+            tuple(map(tuple, header.value("pinned", are_ranges))),
             header.value("fresh", lambda it: is_whole(it, MAX_POSITION)),
             header.value("is_long", lambda it: isinstance(it, bool)),
             _history(file),
@@ -76,7 +76,7 @@ def _history(file: SnapshotFile) -> bytes:
     return tokens.tobytes()
 
 
-def _are_ranges(value: object) -> bool:
+def are_ranges(value: object) -> bool:
     """Return True for pairs [p0, p1) that are ascending and apart, and few enough to check for every cell."""
     if not isinstance(value, list) or len(value) > MAX_PINNED:
         return False

@@ -13,6 +13,7 @@ from edgekv.cells.block_loop import BlockLoop
 from edgekv.errors import SessionEvictedError, SessionFileError, SwapError
 
 from .beginnings import Beginnings
+from .kept_beginnings import KeptBeginnings
 from .sequence_state import SequenceState
 from .stored_snapshot import StoredSnapshot
 from .swap import SwapSpace
@@ -27,6 +28,7 @@ class CacheSlots:
 
     at_turn: the sequences that have a turn; none of them gives up its cells
     at_work: of those the ones whose feed waits for a batch; they only lend theirs, and find them as they were
+    kept_beginnings: those beginnings that outlive the engine; None = none do
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class CacheSlots:
     ) -> None:
         self.swap = swap
         self._at_work = at_work
+        self.kept_beginnings: KeptBeginnings | None = None
         self._block_loops = tuple(block_loops)
         self._numbers = itertools.count()
         self._used = dict.fromkeys(block_loops, -1)  # the number of the last use

@@ -28,6 +28,7 @@ from edgekv.store.snapshot_file import Section
 from .cache_slots import CacheSlots
 from .coverage import Coverage
 from .history import HistoryPrompt
+from .kept_session import begin_keeping
 from .prompt_reader import Pause, PromptReader
 from .sequence_state import SequenceState
 from .session_file import log_sections, save_session
@@ -64,7 +65,7 @@ class Conversation:
         self._loaded = loaded
         self._slots = slots
         self._system = system
-        self._prompts = PromptReader(loaded, state, system, stored, slots.beginnings, self.cancelled)
+        self._prompts = PromptReader(loaded, state, system, stored, slots, self.cancelled)
         self._generator = ReplyGenerator(loaded, self._swapped_in, self.cancelled, state)
         if begun is not None:
             state.set(begun)
@@ -152,6 +153,18 @@ class Conversation:
             further += archive_sections(self.state.archive, block_loop.cache)
         save_session(path, self._loaded, block_loop, self._system, self.state.said, further, title, compress)
 
+    def keep(self, path: Path) -> None:
+        """Append the conversation to a folder from now on, as it grows. One that it was kept in stays as it is now.
+
+        Raises SessionFileError if the folder cannot be made; SessionError without a history.
+        """
+        self._settled()
+        self._kept()
+        state, before = self.state, self.state.kept
+        state.kept = begin_keeping(path, self._loaded, state, self._system)
+        if before is not None:
+            before.close()
+
     def turns(self, first: int, n: int) -> list[Turn]:
         """Return at most n turns of the log from turn `first` on. Raises SessionError if there is no log."""
         history, pending = self._kept()
@@ -206,6 +219,8 @@ class Conversation:
                 archive = self.state.archive
                 stats.archived_tokens, stats.archive_failure = archive.n_tokens, archive.failure
                 stats.recallable_tokens = self.state.n_recallable
+            if self.state.kept is not None:
+                stats.keeping_failure = self.state.kept.failure
             stats.finish(self.state.work, before, tokens_seen=n_past, cells_used=n_cells)
 
     def _reply(self, request: GenerationRequest | RewindRequest, stats: Stats) -> Feeding[None]:
@@ -342,10 +357,15 @@ class Conversation:
     def _remember(self) -> None:
         """End the log with the last token that has cells, and keep a checkpoint, if this conversation has the cells."""
         state, loaded = self.state, self._loaded
-        if loaded.closed or not state.is_loaded:
+        if loaded.closed:
             return
-        self._settle()
-        if state.history is not None:
-            state.history.note(state.n_past, state.said, state.block_loop)
-        state.note()
-        state.note_recallable()
+        if state.is_loaded:
+            self._settle()
+            if state.history is not None:
+                state.history.note(state.n_past, state.said, state.block_loop)
+            if state.kept is not None:
+                state.block_loop.archive_fed()
+            state.note()
+            state.note_recallable()
+        if state.kept is not None:
+            state.kept.note(ends=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import sys
 import weakref
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from edgekv.archive.space import ArchiveSpace
 from edgekv.cells.loaded_model import LoadedModel
-from edgekv.errors import ConfigError, UnsupportedModelError
+from edgekv.errors import ConfigError, EdgeKVError, SessionFileError, UnsupportedModelError
 from edgekv.generation.request import GenerationRequest, Logging
 from edgekv.memory import process
 from edgekv.options import Options
@@ -21,15 +22,20 @@ from edgekv.planning.moved import moved_plan
 from edgekv.planning.plan import Plan
 from edgekv.planning.planner import plan_to_load
 from edgekv.prompt.template import chat_format
+from edgekv.store.kept_folder import is_kept
 
 from .cache_slots import CacheSlots
 from .conversation import Conversation
 from .history import HistoryPrompt, check_ids, history_prompt
+from .kept_beginnings import KeptBeginnings
+from .kept_loading import KeptContents
 from .sequence_state import SequenceState
 from .session_file import load_log, load_session
 from .session_history import SessionHistory
 from .snapshot import Said, new_mark
 from .swap import SwapSpace, usable_folder
+
+log = logging.getLogger("edgekv")
 
 
 class LocalEngine:
@@ -85,16 +91,23 @@ class LocalEngine:
             return conversation
 
     def load_conversation(
-        self, path: Path, instead_of: Conversation | None = None, *, keeps_log: bool = True
+        self, path: Path, instead_of: Conversation | None = None, *, keeps_log: bool = True, keep: bool = False
     ) -> Conversation:
-        """Load the conversation of a session file, by an absolute path, into the cells.
+        """Load a saved or kept conversation, by an absolute path, into the cells.
 
         instead_of: a conversation that gives up its cells, and is not swapped out
         keeps_log: keep the log of the file, if it has one
+        keep: append to the folder of a kept session from now on
 
         Raises SessionFileError, BudgetError or CeilingError if the file does not fit this engine, and SwapError; the
         cells are then as before.
         """
+        if is_kept(path):
+            return self._load_kept(path, instead_of, keeps_log=keeps_log, keep=keep)
+        if keep:
+            raise SessionFileError(
+                f"{str(path)!r} was saved whole, and nothing is appended to it; load it without keep"
+            )
         history = load_log(path, self.loaded, Logging()) if keeps_log else None
         replaced = None if instead_of is None else instead_of.state
         with self._new_state(history) as state:
@@ -103,6 +116,49 @@ class LocalEngine:
             )
             state.pinned = state.block_loop.pinned
             return self._conversation(state, system, said)
+
+    def _load_kept(self, path: Path, instead_of: Conversation | None, *, keeps_log: bool, keep: bool) -> Conversation:
+        """Load a kept conversation. Arguments and errors as of `load_conversation`."""
+        history = SessionHistory(Logging(), self.plan)
+        with self._new_state(history) as state:
+            found = KeptContents(path, self.loaded, state, "append" if keep else "read")
+            state.kept = found.kept
+            replaced = None if instead_of is None else instead_of.state
+            self.slots.claim(state, lambda it: found.fill(it, state.archive, self._archives), replaced)
+            state.pinned = found.pinned
+            conversation = self._conversation(state, found.system, found.said)
+            if not keeps_log:
+                state.history = None
+                history.close()
+            return conversation
+
+    def keep_beginnings(self, folder: Path) -> None:
+        """Have the beginnings that conversations share from now on outlive this engine, and go on with those of before.
+
+        Call it before the first conversation. Raises OSError if the folder cannot be made.
+        """
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        kept = self.slots.kept_beginnings = KeptBeginnings(folder, self.loaded)
+        for path in kept.paths():
+            with self._new_state(None) as state:
+                beginnings, archive = self.slots.beginnings, state.archive
+                try:
+                    self.slots.claim(state, lambda it: kept.load(path, it, archive, beginnings))  # noqa: B023
+                except EdgeKVError as error:
+                    log.warning("%s is not gone on with: %s", path, error)
+                self.slots.release_later(state)
+                self.slots.reap()
+
+    @property
+    def n_kept_bytes(self) -> int:
+        """Bytes that were written to keep beginnings."""
+        kept = self.slots.kept_beginnings
+        return 0 if kept is None else kept.written_bytes
+
+    @property
+    def keeps_sessions(self) -> bool:
+        """True if a kept session need not be read again when it is loaded: there is an archive, and rows are enough."""
+        return self._archives is not None and self.loaded.block_loop.refills
 
     def _conversation(self, state: SequenceState, system: str | None, begun: Said | None = None) -> Conversation:
         """Return the conversation of a new state. begun: what was said in it, if it has cells"""

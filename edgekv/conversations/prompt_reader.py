@@ -20,7 +20,8 @@ from edgekv.prompt.text import Prompt
 from edgekv.prompt.turns import BEGINNINGS, NO_PROBE, STATES, Kind, Probe, Turns
 from edgekv.store.log import OPENING, TokenLog
 
-from .beginnings import SHORTEST, BeginningKey, Beginnings, Question, digests
+from .beginnings import SHORTEST, BeginningKey, Question, digests
+from .cache_slots import CacheSlots
 from .history import Contents, HistoryPrompt, history_prompt
 from .sequence_state import SequenceState
 from .session_history import SessionHistory
@@ -40,7 +41,7 @@ class PromptReader:
 
     turns: the conversation in the words of the chat template
     stored: histories that requests name by their numbers
-    beginnings: those that conversations share
+    slots: have the beginnings that conversations share
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class PromptReader:
         state: SequenceState,
         system: str | None,
         stored: Mapping[int, HistoryPrompt],
-        beginnings: Beginnings,
+        slots: CacheSlots,
         cancelled: threading.Event,
     ) -> None:
         self.turns = Turns(loaded.model, system)
@@ -57,7 +58,7 @@ class PromptReader:
         self._state = state
         self._system = system
         self._stored = stored
-        self._beginnings = beginnings
+        self._beginnings, self._kept_beginnings = slots.beginnings, slots.kept_beginnings
         self._cancelled = cancelled
 
     def pin_system(self) -> None:
@@ -138,6 +139,8 @@ class PromptReader:
             beginning = self._beginnings.longest(prompt.tokens(), self._system, lengths, questions, turned=turned)
             if beginning is not None:
                 log = history.log_of(prompt, beginning.key.n_past, request.kind)
+                if self._kept_beginnings is not None:
+                    self._kept_beginnings.note_use(beginning.key)
                 state.begin_with(beginning, log, n_seen)
                 return
         state.go_back(n_seen, refills=refills)
@@ -228,6 +231,8 @@ class PromptReader:
             if not reading.may_reply():
                 return False
             self._beginnings.keep(key, state.turns, state.block_loop)
+            if self._kept_beginnings is not None:
+                self._kept_beginnings.keep(key, state.turns, state.block_loop)
         yield from reading.read(coming, probe, want_logits=kind not in BEGINNINGS)
         return reading.may_reply()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from edgekv.archive.row_files import Mark
 from edgekv.archive.session_archive import Archive
@@ -18,6 +18,18 @@ from .beginnings import Beginning
 from .session_history import SessionHistory
 from .snapshot import Said, Snapshot
 from .stored_snapshot import StoredSnapshot
+
+
+class Kept(Protocol):
+    """A conversation's folder (`kept_session.KeptSession`)."""
+
+    failure: str
+
+    def note(self, *, ends: bool = False) -> None:
+        """Append what is not there yet."""
+
+    def close(self) -> None:
+        """Give it up."""
 
 
 class _Prompt(NamedTuple):
@@ -61,6 +73,7 @@ class SequenceState:
 
     history: log and checkpoints; None = the conversation keeps none
     archive: what was evicted; None = it is forgotten
+    kept: appends it to a folder as it grows; None = it ends with the engine
     block_loop: the one that has its cells, or had them last
     pinned: position ranges [p0, p1) that are never evicted
     work: counters of the block loop for this conversation
@@ -75,6 +88,7 @@ class SequenceState:
     ) -> None:
         self.history = history
         self.archive = archive
+        self.kept: Kept | None = None
         self.pinned: tuple[tuple[int, int], ...] = ()
         self.work = Work()
         self.lost = ""
@@ -140,7 +154,10 @@ class SequenceState:
         return SessionEvictedError(f"{self.lost}; open another with Runtime.session()")
 
     def release(self) -> None:
-        """Remove all files of log, checkpoints and archive."""
+        """Remove all files of log, checkpoints and archive, and give up the folder that it is kept in."""
+        if self.kept is not None:
+            self.kept.close()
+            self.kept = None
         if self.archive is not None:
             self.archive.close()
             self.archive = None

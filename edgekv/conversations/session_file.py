@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +31,7 @@ from edgekv.policies import parse_policy
 from edgekv.store.atomic_write import atomic_write
 from edgekv.store.log import TokenLog
 from edgekv.store.snapshot_file import Section, SnapshotFile, open_snapshot_file
+from edgekv.store.snapshot_header import SnapshotHeader
 
 from .session_codec import header_values, said_of, system_of
 from .session_history import SessionHistory
@@ -46,23 +47,25 @@ def save_session(
     further: Sequence[Section] = (),
     title: str = "",
     compress: bool = False,
+    about: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a session whose cells a block loop has, without a copy of them in memory. It replaces a file as a whole.
 
     further: more sections, such as `tokens`
     title: what the session is about, for lists; "" = unknown
     compress: compress the cells, without loss
+    about: more values of the header
 
     Raises SessionFileError if it cannot be written; the file that was there is then untouched.
     """
-    about = header_values(system, said) | {"title": title, "saved_with": _saved_with(engine, block_loop)}
+    values = header_values(system, said) | {"title": title, "saved_with": _saved_with(engine, block_loop)}
     if sys.byteorder != "little":
         raise SessionFileError(
             f"{str(path)!r} cannot be written: session files are little-endian, and this machine is not"
         )
     try:
         with atomic_write(path) as file:
-            block_loop.write(file, about, *further, packed=compress)
+            block_loop.write(file, values | dict(about or {}), *further, packed=compress)
     except OSError as error:
         n_bytes = block_loop.snapshot_bytes + sum(section.n_bytes for section in further)
         raise SessionFileError(
@@ -129,7 +132,13 @@ def fill_log(log: TokenLog, file: SnapshotFile, n_vocab: int) -> None:
 
 
 def _saved_with(engine: LoadedModel, block_loop: BlockLoop) -> dict[str, Any]:
-    options, cache = engine.options, block_loop.cache
+    cache = block_loop.cache
+    return {**model_values(engine), "n_past": cache.n_past, "n_cells": cache.n_cells}
+
+
+def model_values(engine: LoadedModel) -> dict[str, Any]:
+    """Return what a session is saved with."""
+    options = engine.options
     return {
         "model": engine.plan.model.name,
         "model_digest": engine.model_digest,
@@ -138,25 +147,31 @@ def _saved_with(engine: LoadedModel, block_loop: BlockLoop) -> dict[str, Any]:
         "kv_type": options.kv_type,
         "budget": engine.plan.budget_cells,
         "block": options.block,
-        "n_past": cache.n_past,
-        "n_cells": cache.n_cells,
     }
+
+
+def check_model(header: SnapshotHeader, engine: LoadedModel, name: str) -> SnapshotHeader:
+    """Return what a session was saved with. Raises SessionFileError for another model. name: of the file, in errors"""
+    saved = header.inner("saved_with")
+    if saved is None:
+        raise header.damaged("it does not say what it was saved with")
+    model, digest = (saved.value(it, _is_name) for it in ("model", "model_digest"))
+    if digest != engine.model_digest:
+        raise SessionFileError(
+            f"{name} was saved with the model {model!r} ({digest[:8]!r}), but this runtime has "
+            f"{engine.plan.model.name!r} ({engine.model_digest[:8]!r}); open one with the model that it was saved with"
+        )
+    return saved
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and len(value) < 1000
 
 
 def _check(file: SnapshotFile, engine: LoadedModel, said: Said, notes: BlockLoopNotes) -> bool:
     """Raise SessionFileError for another model or policy; returns True if the scores of the cells still count."""
-    header, options = file.header.inner("saved_with"), engine.options
-    if header is None:
-        raise file.damaged("it does not say what it was saved with")
-    model, digest, policy = (
-        header.value(name, lambda it: isinstance(it, str) and len(it) < 1000)
-        for name in ("model", "model_digest", "policy")
-    )
-    if digest != engine.model_digest:
-        raise SessionFileError(
-            f"{file.name} was saved with the model {model!r} ({digest[:8]!r}), but this runtime has "
-            f"{engine.plan.model.name!r} ({engine.model_digest[:8]!r}); open one with the model that it was saved with"
-        )
+    header, options = check_model(file.header, engine, file.name), engine.options
+    policy = header.value("policy", _is_name)
     own = options.parsed_policy.spec
     usual = [parse_policy(spec).spec for spec in (DEFAULT_POLICY, UNTURNED_POLICY, DIVIDED_POLICY, MERGED_POLICY)]
     is_known = {policy, own} <= set(usual)

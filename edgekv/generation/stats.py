@@ -39,6 +39,7 @@ class Stats:
     archived_tokens: tokens of the session whose rows lie in the archive
     archived_bytes, archive_s: bytes that this reply wrote there, and the time
     archive_failure: why the archive takes no more rows, or gives none back, and what is forgotten; "" = it does
+    keeping_failure: why a kept session keeps no more tokens, and how many it has; "" = it keeps all
     recallable_tokens: those without a cell, on average over heads
     drafted_tokens, accepted_tokens: tokens decoded as drafts, and the accepted ones among them
     passes, first_pass_s: number of times that the prompt was read, and the time from the start until it was read again.
@@ -70,6 +71,7 @@ class Stats:
     archived_tokens: int = 0
     archived_bytes: int = 0
     archive_failure: str = ""
+    keeping_failure: str = ""
     recallable_tokens: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0

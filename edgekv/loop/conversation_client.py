@@ -160,6 +160,13 @@ class Conversation:
         """Write the whole state to a file, by an absolute path. Raises SessionFileError; no reply may be under way."""
         self._call("save", path, compress, archive)
 
+    def keep(self, path: Path) -> None:
+        """Append the conversation to a folder, by an absolute path, from now on. No reply may be under way.
+
+        Raises SessionFileError if the folder cannot be made, and SessionError without a history.
+        """
+        self._call("keep", path)
+
     @property
     def n_past(self) -> int:
         """Tokens read and generated so far, as of the end of the last call, piece or block."""

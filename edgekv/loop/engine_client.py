@@ -60,20 +60,38 @@ class Engine(Opened):
         return Conversation(self, number, system)
 
     def load_conversation(
-        self, path: Path, instead_of: Conversation | None = None, *, keeps_log: bool = True
+        self, path: Path, instead_of: Conversation | None = None, *, keeps_log: bool = True, keep: bool = False
     ) -> Conversation:
-        """Load the conversation of a session file, by an absolute path, into the cells.
+        """Load a saved or kept conversation, by an absolute path, into the cells.
 
         instead_of: a conversation that gives up its cells, and is not swapped out
         keeps_log: keep the log of the file, if it has one
+        keep: append to the folder of a kept session from now on
 
         Raises SessionFileError, BudgetError or CeilingError if the file does not fit this engine, and SwapError; the
         cells are then as before.
         """
         number = self.new_number()
         replaced = None if instead_of is None else instead_of.number
-        self.channel.ask(LoadConversation(number, path, replaced, keeps_log))
+        self.channel.ask(LoadConversation(number, path, replaced, keeps_log, keep))
         return Conversation(self, number, cast("str | None", self.channel.look(number, "system")))
+
+    @property
+    def keeps_sessions(self) -> bool:
+        """True if a kept session need not be read again when it is loaded."""
+        return cast(bool, self._call("keeps_sessions"))
+
+    def keep_beginnings(self, folder: Path) -> None:
+        """Have shared beginnings outlive this engine in a folder, by an absolute path; go on with those of before.
+
+        Call it before the first conversation. Raises OSError if the folder cannot be made.
+        """
+        self._call("keep_beginnings", folder)
+
+    @property
+    def n_kept_bytes(self) -> int:
+        """Bytes that were written to keep beginnings."""
+        return cast(int, self._call("n_kept_bytes"))
 
     def tokenize(self, text: str, begin: bool, special: bool) -> list[int]:
         """Return the tokens of a text.

@@ -12,6 +12,7 @@ from edgekv.errors import SessionError
 from .ceiling_moves import CeilingMoves
 from .loop_messages import (
     CLOSED,
+    OF_ALL_CELLS,
     OF_IDLE,
     WITH_CELLS,
     Abort,
@@ -97,6 +98,8 @@ class Loop:
         elif isinstance(message, Call) and message.name in WITH_CELLS and message.conversation is not None:
             conversation = self.conversation(message.conversation)
             self._with_turn(conversation, post, lambda: self._call(message))
+        elif isinstance(message, Call) and message.name in OF_ALL_CELLS:
+            self._with_turn(None, post, lambda: self._call(message))
         elif isinstance(message, MoveCeiling):
             self._refuse_within(None, post.client)
             self._moves.add(post, message.ceiling_bytes)
@@ -136,7 +139,7 @@ class Loop:
         if replaced is not None:
             self._end_forgotten(replaced)
         self._conversations[message.number] = self.engine.load_conversation(
-            message.path, replaced, keeps_log=message.keeps_log
+            message.path, replaced, keeps_log=message.keeps_log, keep=message.keep
         )
 
     def _take_reply(self, post: Post, message: Reply) -> None:

@@ -22,8 +22,11 @@ from edgekv.generation.stats import Stats
 CLOSED = "this session is closed; open another with Runtime.session()"
 
 OF_ONE_REPLY = 1 << 63  # bit of the numbers of clients that are no threads, and ask for nothing after their reply
-WITH_CELLS = frozenset({"kept_positions", "budgets", "coverage", "snapshot", "restore", "save"})  # calls that need them
-OF_IDLE = frozenset({"snapshot", "restore", "save"})  # calls before which a reply ends that its client has forgotten
+# calls before which a reply ends that its client has forgotten, all calls that need the cells, and calls of the engine
+# that change the cells of all conversations
+OF_IDLE = frozenset({"snapshot", "restore", "save", "keep"})
+WITH_CELLS = OF_IDLE | {"kept_positions", "budgets", "coverage"}
+OF_ALL_CELLS = frozenset({"keep_beginnings"})
 
 
 class NewConversation(NamedTuple):
@@ -35,12 +38,16 @@ class NewConversation(NamedTuple):
 
 
 class LoadConversation(NamedTuple):
-    """Begin conversation `number` with a session file, by its absolute path; it may take the cells of another one."""
+    """Begin conversation `number` with a session, by its absolute path; it may take the cells of another one.
+
+    keep: append to the session's folder
+    """
 
     number: int
     path: Path
     instead_of: int | None
     keeps_log: bool
+    keep: bool
 
 
 class Close(NamedTuple):

@@ -60,6 +60,8 @@ class TokenLog:
         self._tokens = TempArray(folder)
         self._marks = TempArray(folder)
         self._coming: tuple[int, list[Mark]] = 0, []  # tokens that were fed before a prompt, and the prompt's marks
+        self._n_unchanged = 0  # tokens that are as they were, with their marks, when the whole log was recorded last
+        self._n_recorded = -1, -1  # tokens and marks at that time
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -88,6 +90,7 @@ class TokenLog:
         """Keep the first n tokens, and drop announced marks."""
         self._note_coming(n)
         self._tokens.cut(n)
+        self._n_unchanged = min(self._n_unchanged, n)
         self._forget_marks(n + 1)
         self._coming = n, []
 
@@ -206,6 +209,47 @@ class TokenLog:
 
     def _forget_marks(self, position: int) -> None:
         self._marks.cut(3 * self._n_marks_below(position))
+        self._n_unchanged = min(self._n_unchanged, position)
+
+    # ---- records of changes ----
+
+    @property
+    def is_recorded(self) -> bool:
+        """True if nothing changed since `note_recorded`."""
+        sizes = len(self._tokens), len(self._marks)
+        return (self._n_unchanged, self._n_recorded) == (sizes[0], sizes)
+
+    @property
+    def n_recorded(self) -> int:
+        """The first tokens that are recorded as they are."""
+        return self._n_unchanged
+
+    def forget_recorded(self) -> None:
+        """Note that nothing is recorded."""
+        self._n_unchanged, self._n_recorded = 0, (-1, -1)
+
+    def note_recorded(self) -> None:
+        """Note that all of it is recorded elsewhere."""
+        self._n_unchanged = len(self)
+        self._n_recorded = len(self._tokens), len(self._marks)
+
+    def changes(self) -> Iterator[tuple[int, npt.NDArray[np.int32], npt.NDArray[np.int32]]]:
+        """Yield what changed since `note_recorded`: a position, the tokens from there on (n,), and their marks (k, 3).
+
+        The last piece has the marks at the end of the log, too; it may have no tokens.
+        """
+        for first in range(self._n_unchanged, max(len(self), self._n_unchanged + 1), WINDOW):
+            stop = min(len(self), first + WINDOW)
+            below = self._n_marks_below(stop if stop < len(self) else stop + 1)
+            marks = self._marks.read(3 * self._n_marks_below(first), 3 * below).reshape(-1, 3)
+            yield first, self.read(first, stop), marks
+
+    def change(self, first: int, tokens: npt.NDArray[np.int32], marks: npt.NDArray[np.int32]) -> None:
+        """Make a change that `changes` has yielded. Raises SessionFileError if the disk is full."""
+        self.cut(first)
+        self._forget_marks(first)
+        self._tokens.extend(tokens)
+        self._marks.extend(marks.reshape(-1))
 
     # ---- the whole log ----
 

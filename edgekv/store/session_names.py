@@ -13,6 +13,7 @@ import platformdirs
 from edgekv.errors import SessionFileError
 
 from .atomic_write import remove_leftovers
+from .kept_folder import check_unused, is_kept, remove_unfinished
 from .ownership import Ownership
 from .shared_files import held
 from .snapshot_file import open_snapshot_file
@@ -90,17 +91,18 @@ def writable_path_of(name: str) -> Path:
 def existing_path_of(name: str) -> Path:
     """Return the path of a saved session. Raises SessionFileError if there is none, and names the saved ones."""
     path = path_of(name)
-    if not path.is_file():
+    if not (path.is_file() or is_kept(path)):
         there = ", ".join(saved_names()) or "none"
         raise SessionFileError(f"there is no saved session {name!r}; saved: {there}")
     return path
 
 
 def saved_names() -> list[str]:
-    """Return the names of all saved sessions; removes files that killed processes left incomplete."""
+    """Return the names of all saved sessions; removes what killed processes left incomplete."""
     folder = sessions_folder()
     remove_leftovers(folder)
-    names = [path.name.removesuffix(SUFFIX) for path in folder.glob(f"*{SUFFIX}") if path.is_file()]
+    remove_unfinished(folder)
+    names = [path.name.removesuffix(SUFFIX) for path in folder.glob(f"*{SUFFIX}") if path.is_file() or is_kept(path)]
     return sorted(filter(_is_name, map(_composed, names)))
 
 
@@ -113,6 +115,8 @@ def rename(name: str, new: str) -> None:
     path, target = existing_path_of(name), path_of(new)
     try:
         with held(path.parent.with_name("sessions.lock")):
+            if is_kept(path):
+                check_unused(path)
             if target.exists():
                 raise SessionFileError(
                     f"{new!r} is saved already; give another name, or remove it with: edgekv sessions rm {new}"
@@ -135,7 +139,9 @@ def free_name(name: str) -> str:
 
 
 def holds_only_text(path: Path) -> bool:
-    """Return True if a session file holds texts, and no question about them. Raises SessionFileError."""
+    """Return True if a session holds texts, and no question about them. Raises SessionFileError."""
+    if is_kept(path):
+        return False  # `read` saves whole files
     with open_snapshot_file(path, checked=False) as file:
         return file.header.values.get("turns") == "open"
 

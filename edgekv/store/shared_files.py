@@ -32,8 +32,11 @@ if sys.platform == "win32":
         how = _CREATE_NEW if flags & os.O_EXCL else _winapi.OPEN_EXISTING
         return msvcrt.open_osfhandle(_winapi.CreateFile(os.fspath(name), access, _SHARED, 0, how, 0, 0), flags)
 
-    def lock(file: int) -> bool:
-        """Lock an open file until it is closed. Raises BlockingIOError if another process has it locked."""
+    def lock(file: int, *, shared: bool = False) -> bool:
+        """Lock an open file until it is closed. Raises BlockingIOError if another process has it locked.
+
+        shared: has no effect here, because these locks are not shared
+        """
         before = os.lseek(file, 0, os.SEEK_CUR)
         os.lseek(file, _UNREAD, os.SEEK_SET)
         try:
@@ -51,13 +54,13 @@ else:
         """Open a file, for `open`, that exists or that only its owner can read."""
         return os.open(name, flags, 0o600)
 
-    def lock(file: int) -> bool:
+    def lock(file: int, *, shared: bool = False) -> bool:
         """Lock an open file until it is closed; False = its file system has no locks.
 
-        Raises BlockingIOError if another process has it locked.
+        shared: others may have a shared lock, too. Raises BlockingIOError if another process has it locked.
         """
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
             raise
         except OSError:

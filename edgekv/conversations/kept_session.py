@@ -1,0 +1,198 @@
+"""Kept sessions: a folder to which a conversation is appended as it grows, so that it survives a kill.
+
+The folder holds the rows of all tokens (`archive.row_folder`), and a journal with the tokens, the turns and the sampler
+(`store.kept_folder`). Cells are not stored: they are chosen again from the rows when the session is loaded.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from edgekv.archive.row_files import Rows, RowsFile
+from edgekv.archive.row_folder import RowFolder
+from edgekv.archive.stored_rows import row_kind
+from edgekv.binding.cache import Cache
+from edgekv.binding.snapshot_meta import CachedSource
+from edgekv.cells.loaded_model import LoadedModel
+from edgekv.errors import ArchiveError, SessionFileError
+from edgekv.store.journal import Journal, Use
+from edgekv.store.kept_folder import JOURNAL, changes, is_kept, remove_kept
+
+from .sequence_state import SequenceState
+from .session_codec import header_values
+from .session_file import model_values
+from .session_title import title_of
+
+
+class KeptSession:
+    """The folder of an open conversation, which keeps a history. This process has it locked.
+
+    appends: False = it is only read
+    failure: why the newest tokens are not there, and from which one on; "" = all are
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        journal: Journal,
+        state: SequenceState,
+        engine: LoadedModel,
+        use: Use,
+        noted: Mapping[str, Any] | None = None,
+    ) -> None:
+        """noted: the newest values of its journal; None = it has none yet"""
+        self.path = path
+        self.failure = ""
+        self._journal = journal
+        self._files = RowFolder(path)
+        self._state = state
+        self._engine = engine
+        self.appends = use == "append"
+        self._noted = {name: value for name, value in (noted or {}).items() if name not in ("first", "tokens")}
+        self._overwrites = False  # since the rows were flushed last
+
+    def close(self) -> None:
+        """Give up the folder, and remove it if nothing was read."""
+        history = self._state.history
+        is_empty = history is not None and len(history.log) == 0
+        self._journal.close()
+        if self.appends and is_empty:
+            with suppress(OSError, SessionFileError):
+                remove_kept(self.path)
+
+    # ---- what is said and read ----
+
+    def note(self, *, ends: bool = False) -> None:
+        """Append what the conversation has more than the folder. If that fails, note why; the next call tries again.
+
+        ends: a turn has ended, so all of it is flushed to the disk
+        """
+        state, history = self._state, self._state.history
+        if not self.appends or history is None or not state.is_settled:
+            return
+        log = history.log
+        said = header_values(None, state.said)
+        del said["system"]
+        values: dict[str, Any] = {"said": said, "rows": self._rows_values(), "n_cells": state.n_cells}
+        values["title"] = title_of(log, self._engine.model) if ends else self._noted.get("title", "")
+        if log.is_recorded and values == self._noted:
+            return
+        n_bytes = self._journal.n_bytes
+        try:
+            self._append(values, ends=ends)
+        except BaseException as error:
+            with suppress(OSError):
+                self._journal.cut(n_bytes)
+            if not isinstance(error, (OSError, SessionFileError)):
+                raise
+            self.failure = f"{str(self.path)!r} keeps {log.n_recorded:,} tokens, and none after them: {why(error)}"
+            return
+        self.failure = ""
+        self._noted = values
+        log.note_recorded()
+        if ends:
+            self._remove_others()
+
+    def _append(self, values: dict[str, Any], *, ends: bool) -> None:
+        """Append the records of what has changed. Raises OSError and SessionFileError."""
+        assert self._state.history is not None
+        *earlier, (place, numbers) = changes(self._state.history.log)
+        for its_place, its_numbers in earlier:
+            self._journal.append(its_place, its_numbers)
+        if ends and self._overwrites and self._state.archive is not None and (rows := self._state.archive.rows):
+            os.fsync(rows.files[-1].fileno())
+            self._overwrites = False
+        self._journal.append(place | values, numbers, ends=ends)
+
+    def _remove_others(self) -> None:
+        """Remove files of rows that went when the conversation went back."""
+        rows = None if self._state.archive is None else self._state.archive.rows
+        if rows is not None:
+            numbers = map(self._files.number_of, rows.files)
+            self._files.remove_others(number for number in numbers if number is not None)
+
+    def _rows_values(self) -> dict[str, Any] | None:
+        """Return what a record says of rows; None = there are none, or some lie elsewhere."""
+        rows = None if self._state.archive is None else self._state.archive.rows
+        if rows is None or rows.archive.begin > 0 or rows.archive.end == 0:
+            return None
+        return self._files.described(rows)
+
+    # ---- as the keeper of an archive ----
+
+    def new_file(self) -> RowsFile:
+        """Make a file of rows. Raises OSError."""
+        return self._files.new_file()
+
+    def adopted(self, rows: Rows, cache: Cache) -> Rows:
+        """Return rows with all their files in this folder. Raises OSError."""
+        return self._files.adopted(rows, cache)
+
+    def will_write(self, rows: Rows) -> None:
+        """Note before rows are overwritten that they are no longer those of the log. Raises OSError."""
+        noted = self._noted.get("rows")
+        number, end = self._files.number_of(rows.files[-1]), rows.archive.end
+        if noted is None or end >= noted["end"] or all(number != part[0] for part in noted["parts"]):
+            return
+        kept = noted | {"end": end}
+        self._journal.append({"rows": kept}, ends=True)
+        self._noted = self._noted | {"rows": kept}
+        self._overwrites = True
+
+    def has_appended(self) -> None:
+        """Note the tokens whose rows were appended."""
+        self.note()
+
+
+def begin_keeping(path: Path, engine: LoadedModel, state: SequenceState, system: str | None) -> KeptSession:
+    """Make the folder of a conversation that has the cells, with all that it has read and said.
+
+    Raises SessionFileError if something has that name, or the disk does not take it; then nothing is left.
+    """
+    assert state.history is not None
+    cache, archive, log = state.block_loop.cache, state.archive, state.history.log
+    before = None if archive is None else archive.keeper
+    header = {
+        "saved_with": model_values(engine),
+        "system": system,
+        "pinned": list(map(list, state.pinned)),
+        "row_kind": row_kind(CachedSource(cache)),
+    }
+    if is_kept(path) or path.is_file():
+        raise SessionFileError(
+            f"{str(path)!r} is there already; give another path, or load that session to go on with it"
+        )
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        kept = KeptSession(path, Journal.create(path / JOURNAL, repr(str(path)), header), state, engine, "append")
+    except OSError as error:
+        raise SessionFileError(
+            f"{str(path)!r} cannot be made: {why(error)}; name a folder that can be written to"
+        ) from error
+    log.forget_recorded()
+    try:
+        if archive is not None:
+            archive.keep(kept, cache)
+        kept.note(ends=True)
+        if kept.failure:
+            raise SessionFileError(f"{kept.failure}; make room on the disk, or give another path")
+    except BaseException as error:
+        if archive is not None:
+            archive.keeper = before
+        log.forget_recorded()
+        kept.close()
+        with suppress(OSError, SessionFileError):
+            remove_kept(path)
+        if isinstance(error, (OSError, ArchiveError)):
+            raise SessionFileError(f"{str(path)!r} cannot be written: {why(error)}; make room on the disk") from error
+        raise
+    return kept
+
+
+def why(error: Exception) -> str:
+    """Return the reason of an error, in words."""
+    return getattr(error, "strerror", None) or str(error)
