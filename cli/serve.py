@@ -14,6 +14,7 @@ import edgekv
 from edgekv.archive.folders import disk_folder
 from edgekv.extras import needed
 from edgekv.memory import process
+from edgekv.memory.sizes import parse_size
 from edgekv.store.temp_folder import TempFolder
 
 from .measure_heads import MeasureHeads, measure_at_first_use
@@ -51,9 +52,20 @@ def serve(
         float, typer.Option(min=1, help="Seconds for a request, with its wait, but without reading.")
     ] = 600,
     keep: Annotated[int, typer.Option(min=1, help="Conversations that are kept for their next message.")] = 8,
-    sessions: Annotated[
+    state_dir: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Save conversations there when the server ends, and go on with them."),
+        typer.Option(
+            metavar="DIR",
+            help="Keep conversations and shared beginnings there as they grow, and find them after a restart.",
+        ),
+    ] = None,
+    state_bytes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="The most that they take there; what was used longest ago goes first. Default: a quarter of what the "
+            "disk has free.",
+        ),
     ] = None,
     conversations: Annotated[
         Path | None,
@@ -96,7 +108,7 @@ def serve(
     from edgekv.server.slots import open_runtime
 
     process.use_one_heap()
-    for option, named in (("sessions", sessions), ("conversations", conversations), ("swap_dir", swap_dir)):
+    for option, named in (("state_dir", state_dir), ("conversations", conversations), ("swap_dir", swap_dir)):
         _make(option, named)
     on_disk = disk_folder()
     with closing(TempFolder(swap_dir or Path(on_disk or tempfile.gettempdir()))) as folder:
@@ -118,7 +130,8 @@ def serve(
             request_s=timeout,
             sessions=keep,
             swap_dir=folder.path,
-            sessions_dir=sessions or (folder.path if runtime["isolated"] else None),
+            state_dir=state_dir or (folder.path if runtime["isolated"] else None),
+            state_bytes=None if state_bytes is None else parse_size(state_bytes),
             conversations_dir=conversations,
             focus=runtime["focus"],
         )

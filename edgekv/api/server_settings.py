@@ -32,8 +32,9 @@ class Settings:
     queue: requests that may wait while others are answered; more are refused with 429
     sessions: conversations that are kept; one more ends another
     swap_dir: folder that conversations are swapped out to while others are answered; None = the one that TMPDIR names
-    sessions_dir: folder that conversations are saved in when the server stops, and loaded from when it starts;
-        None = they end with the server
+    state_dir: folder that keeps conversations and shared beginnings, so that a server finds them when it starts again,
+        whatever ended it; None = they end with the server
+    state_bytes: the most that they take there; what was used longest ago goes first. None = a quarter of the disk
     conversations_dir: folder that keeps the conversations of the page; None = each browser keeps its own
     request_s: seconds for a request, with the time that it waits; they begin anew while its prompt is read
     max_body: bytes of a request's body
@@ -52,7 +53,8 @@ class Settings:
     queue: int = 64
     sessions: int = 8
     swap_dir: Path | None = None
-    sessions_dir: Path | None = None
+    state_dir: Path | None = None
+    state_bytes: int | None = None
     conversations_dir: Path | None = None
     request_s: float = 600.0
     max_body: int = 1 << 20

@@ -44,6 +44,7 @@ from .series import Series
 from .session_pool import SessionPool
 from .slots import open_runtime
 from .state import ServerState
+from .state_folder import StateFolder
 from .streaming import BudgetedResponse, ChunkedBodies, ErrorResponse, ReplyResponse, error_renderer
 from .warmup_requests import warm_up, warmup_runtime
 
@@ -132,8 +133,8 @@ class Application:
         """
         give_back = reserve(settings.memory_bytes)
         try:
-            kept = {"folder": settings.sessions_dir, "swap_dir": settings.swap_dir}
-            pool = SessionPool(open_runtime, max_sessions=settings.sessions, **kept)
+            state = None if settings.state_dir is None else StateFolder(settings.state_dir, settings.state_bytes)
+            pool = SessionPool(open_runtime, max_sessions=settings.sessions, state=state, swap_dir=settings.swap_dir)
             try:
                 settings.check_slots(pool.runtime.options.parallel)
             except BaseException:

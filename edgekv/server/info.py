@@ -120,7 +120,7 @@ async def load(request: Request) -> Response:
 
 async def metrics(request: Request) -> Response:
     state = state_of(request)
-    plan = state.pool.runtime.plan
+    plan, kept = state.pool.runtime.plan, state.pool.state
     now = {
         "ceiling_bytes": plan.ceiling_bytes,
         "resident_bytes": process.resident_bytes(),
@@ -130,6 +130,8 @@ async def metrics(request: Request) -> Response:
         "busy": state.queue.n_answered,
         "sessions": len(state.pool.sessions),
         "worker_restarts": state.pool.n_restarts,
+        "state_bytes": 0 if kept is None else kept.n_bytes,
+        "state_written_bytes": 0 if kept is None else kept.written_bytes,
     }
     ledger = await anyio.to_thread.run_sync(state.pool.ledger)
     return Response(state.metrics.text(now, ledger), media_type=CONTENT_TYPE_PLAIN_0_0_4)

@@ -60,6 +60,8 @@ class Metrics:
                 ("busy", "Requests that are answered now."),
                 ("sessions", "Conversations that are kept."),
                 ("worker_restarts", "Times that the process with the model was started again."),
+                ("state_bytes", "Bytes of conversations and shared beginnings that a restart finds."),
+                ("state_written_bytes", "Bytes written for them, without the rows of archives."),
             )
         }
         self._held = Gauge("edgekv_held_bytes", "What each part of the plan holds now.", ["owner"], registry=registry)

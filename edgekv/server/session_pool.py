@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -18,9 +17,11 @@ from edgekv.conversations.history import StoredHistory
 from edgekv.loop.loop_channel import Answered
 from edgekv.loop.mailbox import Mailbox
 from edgekv.planning.native_request import most_cells
+from edgekv.store.kept_folder import is_kept
 
 from .cancel_flag import CancelFlag
 from .session_reply import Replier
+from .state_folder import StateFolder
 
 log = logging.getLogger("edgekv.server")
 
@@ -29,7 +30,7 @@ log = logging.getLogger("edgekv.server")
 class PooledSession:
     """A session of the pool.
 
-    path: file for saving it
+    path: where it is saved, or kept as it grows; None = nowhere
     n_answered: requests that it has answered
     stop: the flag of the request that it answers, and no other may have it; None = it is free
     """
@@ -44,8 +45,8 @@ class SessionPool:
     """Answers requests with the sessions of one runtime, as many at a time as it has slots.
 
     open_runtime: opens the runtime, and another one once the process of the first has died
-    folder: for saved sessions; None = save none. Sessions of an isolated runtime are saved after every reply, so that
-        they outlive its process; others are saved when the pool is closed
+    state: has the conversations that outlive the process, with the shared beginnings; None = none do. Those that cannot
+        be kept as they grow are saved after every reply
     swap_dir: for the logs of sessions, which are swapped out to them; None = the folder that TMPDIR names
     runtime, replier: those of now
     """
@@ -55,17 +56,17 @@ class SessionPool:
         open_runtime: Callable[[], edgekv.Runtime],
         *,
         max_sessions: int,
-        folder: Path | None = None,
+        state: StateFolder | None = None,
         swap_dir: Path | None = None,
     ) -> None:
         self._open_runtime = open_runtime
         self._max_sessions = max_sessions
-        self._folder = folder
+        self.state = state
         self._swap_dir = swap_dir
         self._lock = threading.Lock()  # guards the lists below
         self._until_free: list[Mailbox] = []  # told when a session becomes free
         self._pooled: list[PooledSession] = []  # the least recently used one first
-        self._numbers = itertools.count(1)
+        self._n_kept_bytes = 0  # written to keep beginnings, by the runtime of now
         self.n_restarts = 0
         self._memory: int | str | None = None  # the ceiling, since it was moved
         self.runtime = open_runtime()
@@ -143,8 +144,8 @@ class SessionPool:
                     self._free(pooled)
                 for event in end:
                     emit(event)
-                if self.runtime.options.isolated:
-                    self._save(pooled, archive=False)  # it is needed only if the worker dies
+                self._save(pooled, archive=False)
+                self._keep_to_limit()
                 return
 
     def _tell_eviction(self, session: edgekv.Session) -> None:
@@ -198,7 +199,7 @@ class SessionPool:
         if pooled is None or self._loses(pooled.session.n_past, n_shared, history.n_opening):
             while len(self._pooled) >= self._max_sessions and self._make_room():
                 pass
-            pooled = PooledSession(self.runtime.session(system, history=self._swap_dir or True), self._new_path())
+            pooled = self._kept(self.runtime.session(system, history=self._swap_dir or True))
         else:
             self._pooled.remove(pooled)
         pooled.stop = stop
@@ -221,14 +222,44 @@ class SessionPool:
         self._end(min(free, key=lambda pooled: pooled.n_answered > 1))
         return True
 
+    def _kept(self, session: edgekv.Session) -> PooledSession:
+        """Return a new session for the pool, with a path. If it cannot be kept there as it grows, it will be saved."""
+        if self.state is None:
+            return PooledSession(session)
+        path = self.state.new_path()
+        if self.runtime.keeps_sessions:
+            try:
+                session.keep(path)
+            except edgekv.SessionFileError as error:
+                log.warning("%s", error)
+        return PooledSession(session, path)
+
+    def _keep_to_limit(self) -> None:
+        """Remove what was used longest ago if all together take too much of the disk."""
+        if self.state is None:
+            return
+        n_kept = self.runtime.n_kept_bytes
+        with self._lock:
+            self.state.written_bytes += n_kept - self._n_kept_bytes
+            self._n_kept_bytes = n_kept
+            self.state.keep_to_limit(self._end_at)
+
+    def _end_at(self, path: Path) -> bool:
+        """End the session with a path, and remove it; returns False if a thread uses it."""
+        pooled = next((pooled for pooled in self._pooled if pooled.path == path), None)
+        if pooled is None and self.state is not None:
+            self.state.remove(path)
+        elif pooled is None or pooled.stop is not None:
+            return False
+        else:
+            self._end(pooled)
+        return True
+
     def _end(self, pooled: PooledSession) -> None:
         self._pooled.remove(pooled)
         pooled.session.close()
-        if pooled.path is not None:
-            try:
-                pooled.path.unlink(missing_ok=True)
-            except OSError as error:  # no fault of the request that takes its place
-                log.warning("%s is not removed: %s", pooled.path, error.strerror or error)
+        if pooled.path is not None and self.state is not None:
+            self.state.remove(pooled.path)
 
     def _give_up_runtime(self) -> None:
         """Close the runtime, whose process has died, and forget its sessions."""
@@ -249,37 +280,32 @@ class SessionPool:
     def _begin(self) -> None:
         """Begin with a runtime: load the newest sessions of the folder."""
         self.replier = Replier(self.runtime)
-        if self._folder is None:
+        self._n_kept_bytes = 0
+        if self.state is None:
             return
-        found: list[tuple[float, Path]] = []
-        for path in self._folder.glob("*.session"):
+        try:
+            self.runtime.keep_beginnings(self.state.beginnings)
+        except edgekv.SessionFileError as error:
+            log.warning("%s", error)
+        for path in self.state.newest(self._max_sessions):
             try:
-                found.append((path.stat().st_mtime, path))
-            except OSError as error:  # a link to nowhere, perhaps
-                log.warning("%s is not gone on with: %s", path, error.strerror or error)
-        for _, path in sorted(found)[-self._max_sessions :]:
-            try:
-                self._pooled.append(PooledSession(self.runtime.load_session(path), path, n_answered=2))
+                session = self.runtime.load_session(path, keep=is_kept(path))
+                self._pooled.append(PooledSession(session, path, n_answered=2))
             except edgekv.EdgeKVError as error:
                 log.warning("%s is not gone on with: %s", path, error)
 
     def _save(self, pooled: PooledSession, *, archive: bool) -> None:
-        """Save a session, if it has cells and a path, with its archive or without. Raises WorkerError."""
-        if pooled.path is None or pooled.session.n_past == 0:
+        """Save a session that is not kept as it grows, if it has cells and a path. Raises WorkerError."""
+        session = pooled.session
+        if pooled.path is None or self.state is None or session.kept_in is not None or session.n_past == 0:
             return
         try:
-            pooled.session.save(pooled.path, archive=archive)
+            session.save(pooled.path, archive=archive)
+            self.state.written_bytes += pooled.path.stat().st_size
         except edgekv.WorkerError:
             raise
-        except edgekv.EdgeKVError as error:
+        except (edgekv.EdgeKVError, OSError) as error:
             log.warning("%s is not saved: %s", pooled.path, error)
-
-    def _new_path(self) -> Path | None:
-        """Return a path that does not exist yet."""
-        if self._folder is None:
-            return None
-        names = (self._folder / f"{number:06}.session" for number in self._numbers)
-        return next(path for path in names if not path.exists())
 
 
 def _held_back(end: list[Event], emit: Callable[[Event], None], event: Event) -> None:

@@ -54,7 +54,7 @@ def test_a_server_from_beginning_to_end(model, tmp_path):
 
     A server before it was killed, and left its temporary folder.
     """
-    options = ("-m", model, "--sessions", tmp_path / "kept", "--swap-dir", tmp_path)
+    options = ("-m", model, "--state-dir", tmp_path / "kept", "--swap-dir", tmp_path)
     with serving(*options):
         pass
     assert len(list(tmp_path.iterdir())) == 3  # a folder, its lock, and that of kept sessions
@@ -72,7 +72,7 @@ def test_a_server_from_beginning_to_end(model, tmp_path):
     assert any(f"POST {PATH} 200" in line for line in logged)
     assert not any("Hello" in line for line in logged)
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
-    assert len(list((tmp_path / "kept").iterdir())) == 1
+    assert len(list((tmp_path / "kept" / "conversations").iterdir())) == 1
     with serving(*options, "--isolated") as (process, url, _):
         assert "edgekv_sessions 1.0" in httpx.get(f"{url}/metrics", timeout=LIMIT_S).text
         process.send_signal(signal.SIGINT)
@@ -101,7 +101,7 @@ def test_an_address_that_others_reach_needs_a_key(model):
 
 def test_folders_that_cannot_be_made(model, tmp_path):
     (tmp_path / "file").touch()
-    for option in ("--sessions", "--swap-dir"):
+    for option in ("--state-dir", "--swap-dir"):
         ended = subprocess.run(
             [*COMMAND, "serve", *SMALL, "-m", model, option, tmp_path / "file" / "folder"],
             capture_output=True,

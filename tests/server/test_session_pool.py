@@ -58,7 +58,7 @@ def idle(application):
 
 @pytest.fixture(params=[False, True], ids=["here", "isolated"])
 def application(open_server, request, tmp_path):
-    with open_server(sessions=3, sessions_dir=tmp_path, options={"isolated": request.param, "budget": 900}) as made:
+    with open_server(sessions=3, state_dir=tmp_path, options={"isolated": request.param, "budget": 900}) as made:
         yield made
 
 
@@ -158,15 +158,17 @@ def test_focus_and_its_switches(open_server):
 
 
 def test_sessions_outlive_a_server(open_server, tmp_path, caplog):
-    with open_server(sessions_dir=tmp_path) as application:
+    with open_server(state_dir=tmp_path) as application:
         client = Client(application, {"role": "system", "content": "Brief."})
         client.say(words(20))
-    assert [path.suffix for path in tmp_path.iterdir()] == [".session"]
-    foreign = [tmp_path / f"{name}.session" for name in ("damaged", "nowhere", "folder")]
+    kept = tmp_path / "conversations"
+    assert [path.suffix for path in kept.iterdir()] == [".session"]
+    foreign = [kept / f"{name}.session" for name in ("damaged", "nowhere", "folder")]
     foreign[0].write_bytes(b"no session")
     foreign[1].symlink_to(tmp_path / "gone")
     foreign[2].mkdir()
-    with open_server(sessions_dir=tmp_path) as application:
+    (foreign[2] / "of somebody else").touch()
+    with open_server(state_dir=tmp_path) as application:
         assert len(application.state.pool.sessions) == 1
         assert all(f"{path} is not gone on with" in caplog.text for path in foreign)
         client.application = application
@@ -175,7 +177,7 @@ def test_sessions_outlive_a_server(open_server, tmp_path, caplog):
 
 
 def test_a_saved_session_that_cannot_be_removed_is_no_matter_of_the_next_request(open_server, tmp_path, monkeypatch):
-    with open_server(sessions=1, sessions_dir=tmp_path, options={"budget": 900}) as application:
+    with open_server(sessions=1, state_dir=tmp_path, options={"budget": 900}) as application:
         Client(application).say(f"One begins {words(20)}")
         monkeypatch.setattr(Path, "unlink", _refused)
         Client(application).say(f"Another begins {words(20, 'other')}")
@@ -188,7 +190,7 @@ def _refused(path, missing_ok=False):
 
 @pytest.fixture
 def saving_server(open_server, tmp_path):
-    with open_server(sessions_dir=tmp_path, options={"isolated": True, "budget": 900}) as made:
+    with open_server(state_dir=tmp_path, options={"isolated": True, "budget": 900}) as made:
         yield made
 
 
@@ -233,7 +235,7 @@ def test_a_request_fails_at_which_the_worker_dies_and_its_conversation_goes_on(s
 
 def test_a_worker_that_dies_while_it_saves_is_no_matter_of_the_next_request(open_server, tmp_path, monkeypatch):
     save, deaths = edgekv.Session.save, [True]
-    with open_server(sessions_dir=tmp_path, options={"isolated": True, "budget": 900}) as application:
+    with open_server(state_dir=tmp_path, options={"isolated": True, "budget": 900}) as application:
         pool = application.state.pool
 
         def dies(session, path, **options):
@@ -268,7 +270,7 @@ def failing_server(tiny_model, tmp_path):
                 raise error
             return edgekv.Runtime(path, memory="4GiB", budget=900, block=32, threads=1, isolated=True)
 
-        application = Application.over(open_runtime, Settings(hosts=(), sessions_dir=tmp_path, swap_dir=tmp_path))
+        application = Application.over(open_runtime, Settings(hosts=(), state_dir=tmp_path, swap_dir=tmp_path))
         try:
             yield application
         finally:
