@@ -36,7 +36,7 @@ from .shared_options import (
 
 
 @with_common_options
-@with_reply_options(temp=0.0)
+@with_reply_options(edgekv.Sampling())
 def ask(
     question: Annotated[str, typer.Argument(help="Question to answer.")],
     runtime: dict[str, Any],
@@ -86,7 +86,7 @@ def ask(
 
 
 @with_common_options
-@with_reply_options(temp=0.0)
+@with_reply_options(edgekv.Sampling())
 def complete(
     runtime: dict[str, Any],
     reply: dict[str, Any],

@@ -251,24 +251,23 @@ def opened(options: dict[str, Any], *, goes_back: bool = False) -> Iterator[edge
         yield runtime
 
 
-def with_reply_options(*, temp: float, min_p: float = 0.0) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command the options of a reply, with its own defaults; it receives them as one dict, `reply`."""
-    temperature, least = temp, min_p
+def with_reply_options(usual: edgekv.Sampling) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command the options of a reply; it receives them as one dict, `reply`. usual: their defaults"""
 
     def options(
-        temp: Annotated[float, typer.Option(help="Temperature; 0 = always the most likely token.")] = temperature,
+        temp: Annotated[float, typer.Option(help="Temperature; 0 = always the most likely token.")] = usual.temperature,
         top_k: Annotated[
             int, typer.Option(help="With a temperature, choose among so many of the most likely tokens; 0 = all.")
-        ] = 40,
+        ] = usual.top_k,
         top_p: Annotated[
             float, typer.Option(help="Of these, choose among those that together reach this probability.")
-        ] = 0.95,
+        ] = usual.top_p,
         min_p: Annotated[
             float, typer.Option(help="Of these, choose among those this much as likely as the first; 0 = all.")
-        ] = least,
+        ] = usual.min_p,
         repeat_penalty: Annotated[
             float, typer.Option(help="Make the last 64 tokens that were said less likely to come again; 1 = off.")
-        ] = 1.1,
+        ] = usual.repeat_penalty,
         seed: Annotated[int | None, typer.Option(help="Seed of the sampler. Default: a new one each time.")] = None,
         max_tokens: Annotated[int, typer.Option(help="Longest reply, in tokens.")] = MAX_TOKENS,
         stop: Annotated[

@@ -19,6 +19,7 @@ __all__ = [
     "Piece",
     "Plan",
     "Progress",
+    "Reply",
     "Runtime",
     "Sampling",
     "Session",
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from .conversations.snapshot import Snapshot
     from .evals.measured_heads import measure_heads
     from .generation.logprobs import Piece, Token, TokenLogprob
+    from .generation.reply import Reply
     from .generation.request import Progress
     from .generation.sampler import Sampling
     from .generation.stats import Stats
@@ -62,6 +64,7 @@ else:
         "Piece": "generation.logprobs",
         "Plan": "planning.plan",
         "Progress": "generation.request",
+        "Reply": "generation.reply",
         "Runtime": "runtime",
         "Sampling": "generation.sampler",
         "Session": "session",

@@ -52,10 +52,7 @@ MEANT = {
         "memory= says how many cells there are, and budget= names them; a text of any length fits",
     ),
     **dict.fromkeys(("model_path", "path", "filename"), "give the model first, as in Runtime('model.gguf')"),
-    **dict.fromkeys(
-        ("temperature", "top_k", "top_p", "min_p", "seed"), "give sampling=edgekv.Sampling(...) to a reply"
-    ),
-    **dict.fromkeys(("max_tokens", "stop"), "give it to a reply"),
+    **dict.fromkeys(("temperature", "top_k", "top_p", "min_p", "seed", "max_tokens", "stop"), "give it to a reply"),
     **dict.fromkeys(("type_k", "type_v", "cache_type"), "give kv_type="),
     "n_gpu_layers": "give gpu_layers=",
     "n_threads": "give threads=",
@@ -113,7 +110,8 @@ class Options:
         where the same is said to the bit, else "off"
     chat_template: file of a template in Jinja that messages are read in; None = the one that the model carries
     thinking: has models that can begin a reply with reasoning do so, or not; None = as their chat template does
-    grammars: replies may follow a grammar or a JSON schema; the plan counts the memory for that
+    grammars: replies may follow a grammar or a JSON schema, or call tools. True = the plan counts the memory for that;
+        None = cells are given up for it when the first such reply begins; False = such replies are refused
     allow_beyond_trained: feed positions past the trained context if keys are not repositioned
     repack: keep weights in the processor's own order, if that is faster
     mmap: map the weights from the file; None = only if all of them lie in memory as they are there; with repack they
@@ -160,7 +158,7 @@ class Options:
     prompt_lookup: str = "auto"
     chat_template: str | os.PathLike[str] | None = None
     thinking: bool | None = None
-    grammars: bool = False
+    grammars: bool | None = None
     allow_beyond_trained: bool = False
     repack: bool = False
     mmap: bool | None = None
@@ -222,9 +220,9 @@ class Options:
         for name in ("swap_dir", "chat_template"):  # a worker runs in a folder of its own
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, os.path.abspath(path_of(name, getattr(self, name))))
-        for name in ("focus", "grammars", "allow_beyond_trained", "repack", "isolated"):
+        for name in ("focus", "allow_beyond_trained", "repack", "isolated"):
             check_flag(name, getattr(self, name))
-        for name in ("mmap", "thinking"):
+        for name in ("mmap", "thinking", "grammars"):
             check_flag(name, getattr(self, name), may_be_open=True)
         _in_range("block", self.block, 1, MOST_BLOCK)
         _in_range("ubatch", self.n_ubatch, 1, self.block)

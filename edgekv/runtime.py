@@ -308,7 +308,7 @@ class Runtime:
 
     @property
     def plan(self) -> Plan:
-        """The plan of now."""
+        """The plan. It changes if the ceiling moves, and when the first reply that follows a grammar takes memory."""
         return self._engine.plan
 
     @property
@@ -321,7 +321,7 @@ class Runtime:
         self.set_memory(memory)
 
     def set_memory(self, memory: int | str) -> Plan:
-        """Move the ceiling while sessions go on; returns the plan, which is also `plan` from now on.
+        """Move the ceiling while sessions go on; returns the plan, which is `plan` from now on.
 
         memory: bytes, a size such as "150MiB", or a share such as "25%", as for the runtime
 

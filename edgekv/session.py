@@ -7,7 +7,7 @@ import gc
 import os
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -19,7 +19,15 @@ import numpy.typing as npt
 
 from .arguments import check_flag, path_of, paths_of
 from .conversations.coverage import Shaded
-from .conversations.history import History, question_of, request_of, rereadable_request, token_ids
+from .conversations.history import (
+    History,
+    Messages,
+    are_messages,
+    question_of,
+    request_of,
+    rereadable_request,
+    token_ids,
+)
 from .conversations.snapshot import Snapshot
 from .errors import ConfigError, InputError, SessionError
 from .generation.request import (
@@ -36,6 +44,7 @@ from .generation.request import (
 from .generation.stats import Stats
 from .loop.conversation_client import Conversation
 from .loop.engine_client import Engine
+from .loop.reply_methods import in_asyncio, whole, whole_in_asyncio
 from .loop.reply_pieces import Blocks, Events, ReplyPieces
 from .prompt.named_files import contents_of
 from .prompt.text import PARAGRAPH, WITHIN
@@ -50,7 +59,8 @@ if TYPE_CHECKING:
 # the question that texts are read with while none is known; chosen by measurement (docs/choosing-a-policy.md)
 GENERAL_QUESTION = "Which names, places, dates, numbers and other facts are mentioned above?"
 
-NO_TEXT = "give a text; a file goes into files=, and messages go to continue_from"
+NO_TEXT = "give a text; a file goes into files="
+NO_PROMPT = "give a text or messages; a file goes into files="
 
 TURNS_AT_ONCE = 256  # turns a request, as a log may be long
 TOKENS_AT_ONCE = 4096
@@ -68,8 +78,9 @@ class _User:
 class Session:
     """A conversation over a runtime; `Runtime.session` makes one. `close`, `with` or closing the runtime ends it.
 
-    `chat`, `ask` and `generate` return generators that yield pieces of text. A reply works only while it is iterated,
-    and a session gives one reply at a time. `stats` has its figures when it ends, however it ends.
+    `reply` returns a whole answer. `chat`, `ask` and `generate` return generators that yield pieces of text. A reply
+    works only while it is iterated, and a session gives one reply at a time. `stats` has its figures when it ends,
+    however it ends.
 
     A runtime's sessions take turns. A reply waits until those asked for before it have ended, in other threads, and
     has its turn to its end. If it is not iterated for a while, it lets others pass, and then goes on.
@@ -114,23 +125,55 @@ class Session:
         self._users = threading.RLock()
         self._user: weakref.ref[_User] | None = None  # the call that has it to itself, as long as that lives
 
-    def chat(
+    def _answer(
         self,
-        text: str,
+        prompt: str | Messages,
         *,
         files: Files = (),
         focus: Focus = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+        tool_choice: str | Mapping[str, Any] = "auto",
+        parallel_tool_calls: bool = True,
         progress: ProgressCallback | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Iterator[str]:
-        """Answer one turn, with `files` before `text`; yields pieces of the reply.
+        """Answer a text as `ask` does, and messages as `chat` does. Arguments and errors as for `chat`."""
+        if isinstance(prompt, str) and not tools:
+            return self.ask(prompt, files, focus=focus, progress=progress, **options)
+        return self.chat(
+            prompt,
+            files=files,
+            focus=focus,
+            tools=tools,
+            tool_choice=tool_choice,
+            parallel_tool_calls=parallel_tool_calls,
+            progress=progress,
+            **options,
+        )
 
-        files: paths, or the path of one
+    def chat(
+        self,
+        prompt: str | Messages,
+        *,
+        files: Files = (),
+        focus: Focus = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+        tool_choice: str | Mapping[str, Any] = "auto",
+        parallel_tool_calls: bool = True,
+        progress: ProgressCallback | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> Iterator[str]:
+        """Answer one turn, or a whole conversation in messages; yields pieces of the reply.
+
+        prompt: a text, which is the next turn, with `files` before it; or messages, as `continue_from` takes them: the
+            session reads only what it has not seen of them
+        files: paths, or the path of one. In messages the content of one may be a Path
         focus: the question to read with, or a list of questions or things to find, each of which keeps what it needs
-            (docs/choosing-a-policy.md). True = `text`; False = none; None = `text` if there are files, unless the
-            runtime was opened with focus=False
+            (docs/choosing-a-policy.md). True = the text, or the user's last message; False = none; None = True for
+            messages and for a text with files, unless the runtime was opened with focus=False
+        tools, tool_choice, parallel_tool_calls: functions that a reply to messages may call, as for `continue_from`
         progress: called with a `Progress` after every block that is read
-        options: `GenerationOptions`, such as max_tokens, stop and sampling
+        options: `GenerationOptions`, such as max_tokens, stop and temperature
 
         Before anything is read, raises ConfigError for values that cannot work and for a focus in a runtime opened
         with focus=False; InputError for an empty text, for a file that is empty or not text, and for a prompt beyond
@@ -139,11 +182,19 @@ class Session:
         Between two blocks, raises CeilingExceededError if the process went over its ceiling. The session then goes on
         from the tokens that were read and generated.
         """
-        return self.ask(
-            text,
-            files,
-            instruction="",
-            focus=focus,
+        if not are_messages(prompt):
+            if tools:
+                raise ConfigError("tools= goes with messages; give [{'role': 'user', 'content': ...}], no text")
+            check_text(prompt, NO_PROMPT)
+            return self.ask(cast(str, prompt), files, instruction="", focus=focus, progress=progress, **options)
+        if paths_of("files", files):
+            raise ConfigError("files= goes with a text; in messages give the Path of a file as a content")
+        return self.continue_from(
+            prompt,
+            focus=self._able_to_focus if focus is None else focus,
+            tools=tools,
+            tool_choice=tool_choice,
+            parallel_tool_calls=parallel_tool_calls,
             progress=progress,
             **options,
         )
@@ -217,24 +268,11 @@ class Session:
         )
         return self._reply(request, progress)
 
-    def ask_async(self, *arguments: Any, **options: Any) -> AsyncGenerator[str, None]:
-        """Answer as `ask` does, for asyncio: `async for piece in session.ask_async(...)`. It ends with its task."""
-        return self._async(self.ask, arguments, options)
-
-    def chat_async(self, *arguments: Any, **options: Any) -> AsyncGenerator[str, None]:
-        """Answer as `chat` does, for asyncio."""
-        return self._async(self.chat, arguments, options)
-
-    def generate_async(self, *arguments: Any, **options: Any) -> AsyncGenerator[str, None]:
-        """Continue a text as `generate` does, for asyncio."""
-        return self._async(self.generate, arguments, options)
-
-    def _async(
-        self, reply: Callable[..., Iterator[str]], arguments: tuple[Any, ...], options: dict[str, Any]
-    ) -> AsyncGenerator[str, None]:
-        from .loop.async_replies import async_pieces  # its imports take memory, and few programs need them
-
-        return async_pieces(lambda: self.events(reply(*arguments, **options)), self.cancel)
+    reply = whole(_answer)
+    reply_async = whole_in_asyncio(_answer)
+    chat_async = in_asyncio(chat)
+    ask_async = in_asyncio(ask)
+    generate_async = in_asyncio(generate)
 
     def events(self, reply: Iterator[str]) -> Events:
         """Return the events of a reply that was not begun, for a thread that has others to go on with meanwhile."""
@@ -284,17 +322,19 @@ class Session:
         progress: ProgressCallback | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Iterator[str]:
-        """Answer a whole history, of which the session may have seen the beginning; needs a session with history=True.
+        """Answer a whole history, of which the session may have seen the beginning.
 
         The session goes back to the end of the common prefix of the history and its log, and reads only the rest.
-        `stats.reused_tokens` is the number of tokens that it did not read.
+        `stats.reused_tokens` is the number of tokens that it did not read. A session that keeps no log reads the first
+        history from its beginning, and keeps one from then on.
 
         history: messages {"role": ..., "content": ...} of "system", "user" and "assistant", in an order that the
-            model's chat template takes, of which each content is a text or the Path of a text file; a text or the Path
-            of one as it stands; an `Infill`; or token ids, which may be control tokens. If the session has a system
-            message, it must come first. "assistant" may have "tool_calls", and then "tool" has the result of each
-            (docs/replies.md). If the last message is a text of "assistant", the reply goes on with it
-            A `Runtime.stored` history, which has its tools already, stands for any of these
+            model's chat template takes. A content is a text, a list of parts {"type": "text", "text": ...}, or the Path
+            of a text file. If the session has a system message, it must come first. "assistant" may have "tool_calls",
+            and then "tool" has the result of each (docs/replies.md). If the last message is a text of "assistant", the
+            reply goes on with it
+            Or a text or the Path of one as it stands; an `Infill`; or token ids, which may be control tokens. A
+            `Runtime.stored` history, which has its tools already, stands for any of these
         focus: the question to read with, or a list as for `chat`, if more than a block is read and not all of it
             fits. True = the last message of the user
         on_overflow: what a history of more tokens than the budget is: "evict" reads it, "error" refuses it before
@@ -305,7 +345,7 @@ class Session:
             every token has its cells; None = read all, as the session has it
         tools: functions that the model may call, each {"type": "function", "function": {"name", "description",
             "parameters"}}, with a JSON schema of its parameters. The pieces are then the text before the first call,
-            and `stats.tool_calls` are the calls. Needs a runtime opened with grammars=True, and messages
+            and `stats.tool_calls` are the calls. Needs messages
         tool_choice: "auto", "none", "required", or {"type": "function", "function": {"name"}} for a call of that tool
         parallel_tool_calls: a reply may have several calls
         prompt_logprobs: yield the prompt first, of a text or token ids, each token with its log probability. It is then
@@ -340,7 +380,7 @@ class Session:
         focus: str | Sequence[str] | None = None,
         progress: ProgressCallback | None = None,
     ) -> None:
-        """Read token ids that histories begin with, without a reply; needs a session with history=True.
+        """Read token ids that histories begin with, without a reply.
 
         `continue_from` then goes on with such a history, and `rewind(len(tokens))` comes back for the next one. Whole
         blocks that are read without a question make no difference to reading all at once (docs/going-back.md).
@@ -649,7 +689,9 @@ class Session:
         ends_in_question: bool,
         client: int | None,
     ) -> Events:
-        """Yield the pieces of a reply, and what it waits for. Files that can be read only once are copied first.
+        """Yield the pieces of a reply, and what it waits for; returns its figures.
+
+        Files that can be read only once are copied first.
 
         cancels: the session's `_cancels` when the reply was made
         client: who waits for the loop; None = the thread that iterates
@@ -661,17 +703,22 @@ class Session:
             if client is not None and self._may_block(request):
                 yield Blocks.NOW
             if isinstance(request, GenerationRequest):
+                if request.follows_grammar:
+                    self._engine.follow_grammars()
                 request = copies.enter_context(rereadable_request(request, conversation.cancelled))
                 if ends_in_question and (question := question_of(request)):
                     request = replace(request, question=question, shared_question=self._general or None)
             if not conversation.cancelled.is_set():
                 self._begun()
             yield from copies.enter_context(closing(conversation.reply(request, progress, client)))
+            return conversation.stats
 
     def _may_block(self, request: GenerationRequest | RewindRequest) -> bool:
-        """Return True if files may be copied, a snapshot restored, or a worker waited for that takes a long text."""
-        is_read = isinstance(request, GenerationRequest) and any(isinstance(part, Path) for part in request.content)
-        return is_read or self._start is not None or self._engine.worker_pid is not None
+        """Return True if files may be copied, cells given up, a snapshot restored, or a worker waited for."""
+        prepares = isinstance(request, GenerationRequest) and (
+            request.follows_grammar or any(isinstance(part, Path) for part in request.content)
+        )
+        return prepares or self._start is not None or self._engine.worker_pid is not None
 
 
 def _content(files: Sequence[os.PathLike[str]], text: str) -> tuple[str | Path, ...]:

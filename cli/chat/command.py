@@ -22,6 +22,7 @@ from edgekv.cli.wording import worded
 from edgekv.counting import counted
 from edgekv.generation.reasoning import opens_reasoning
 from edgekv.generation.request import INSTRUCTION
+from edgekv.generation.sampler import CONVERSATION
 from edgekv.prompt.named_files import NamedFile
 from edgekv.prompt.spool import spooled
 from edgekv.store.kept_folder import is_kept, was_stopped
@@ -46,7 +47,7 @@ def _use_preset(context: typer.Context, name: str | None) -> str | None:
 
 
 @with_common_options
-@with_reply_options(temp=0.5, min_p=0.1)
+@with_reply_options(CONVERSATION)
 def chat(
     runtime: dict[str, Any],
     reply: dict[str, Any],

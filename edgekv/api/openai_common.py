@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field
 
 import edgekv
 from edgekv.generation.request import MAX_TOKENS
-from edgekv.generation.sampler import ANY_SEED, MAX_REPEAT_LAST, MAX_SEED, Sampling
+from edgekv.generation.sampler import ANY_SEED, CONVERSATION, MAX_REPEAT_LAST, MAX_SEED, Sampling
 
 from .api_errors import ApiError, unsupported
 from .body import Body, Number, Whole
@@ -162,7 +162,7 @@ class GenerationParams(FormFields, LlamaFields):
         seed = self.seed
         if seed is not None:  # llama.cpp reads 32 bits; all ones mean a random seed
             seed = None if seed in (ANY_SEED, MAX_SEED + 1) else seed % (MAX_SEED + 1)
-        return Sampling(**({"temperature": 0.7} | named), seed=seed)
+        return replace(CONVERSATION, **named, seed=seed)
 
 
 def stop_texts(given: Stops) -> tuple[str, ...]:

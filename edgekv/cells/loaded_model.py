@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgekv.binding.cache import Cache
 from edgekv.binding.model import Context, Model
-from edgekv.errors import CeilingError, ConfigError, GrammarError
+from edgekv.errors import CeilingError, GrammarError
 from edgekv.memory import process
 from edgekv.models.head_shares import find_shares
 from edgekv.models.header import Header, header_digest
@@ -79,26 +79,25 @@ class LoadedModel:
         """The block loop of the first slot."""
         return self.block_loops[0]
 
+    def learn_vocabulary(self) -> None:
+        """Have replies follow grammars, in memory that the plan counts. Raises ConfigError without llguidance."""
+        self._vocabulary = _vocabulary(self.model)
+
     def matcher(self, grammar: Grammar) -> Matcher:
         """Return a matcher that holds a reply to a grammar.
 
-        Raises GrammarError, also if there is no room for a schema that combines many alternatives, and ConfigError
-        without grammars=True.
+        Raises GrammarError, also if there is no room for a schema that combines many alternatives.
         """
-        vocabulary = self._vocabulary_for(grammar.name)
+        assert self._vocabulary is not None
         if grammar.multiplies and (lacking := self.room_to_combine(grammar.name)) is not None:
             raise GrammarError(str(lacking)) from lacking  # another try would end as this one
-        return vocabulary.begin(grammar)
-
-    def _vocabulary_for(self, name: str) -> Vocabulary:
-        if self._vocabulary is None:
-            raise ConfigError(f"{name} needs a runtime opened with grammars=True, which plans memory for what it takes")
-        return self._vocabulary
+        return self._vocabulary.begin(grammar)
 
     def room_to_combine(self, name: str) -> CeilingError | None:
         """Return the error for a schema that combines many alternatives; None if there is room. name: the argument's"""
         what = f"what it takes to combine the alternatives of {name}"
-        n_bytes = self._vocabulary_for(name).combining_bytes
+        assert self._vocabulary is not None
+        n_bytes = self._vocabulary.combining_bytes
         try:
             self.guard.check_room(n_bytes, what, "or give one list of alternatives, no allOf")
         except CeilingError as error:

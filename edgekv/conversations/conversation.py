@@ -19,7 +19,7 @@ from edgekv.cells.feeds import Feeding
 from edgekv.cells.loaded_model import LoadedModel
 from edgekv.errors import CeilingError, ConfigError, GrammarError, SessionError
 from edgekv.generation.generator import ReplyGenerator, after
-from edgekv.generation.request import GenerationRequest, RewindRequest
+from edgekv.generation.request import GenerationRequest, Logging, RewindRequest
 from edgekv.generation.stats import Stats
 from edgekv.prompt.turns import BEGINNINGS, HISTORIES, Probe
 from edgekv.store.log import Turn
@@ -241,6 +241,8 @@ class Conversation:
             matcher = loaded.matcher(request.grammar)
         pauses: Sequence[Pause] = ()
         if request.kind in HISTORIES:
+            if self.state.history is None:
+                self._begin_log()
             tokens, probe, pauses = self._prompts.history_prompt(request, stats, self._kept()[0])
         else:
             tokens, probe = self._prompts.turn_prompt(request, stats)
@@ -265,6 +267,13 @@ class Conversation:
         pieces = self._generator.pieces(request, matcher, reader, stats)
         # others may feed between two pieces, so the first token is drawn before those of the prompt are given
         yield from pieces if told is None else after(told.pieces(), pieces)
+
+    def _begin_log(self) -> None:
+        """Keep a log, and forget what was read without one. Raises SessionFileError if the disk does not take it."""
+        history = SessionHistory(Logging(), self._loaded.plan)
+        self.state.go_back(0)
+        self.state.history = history
+        self.state.use_log()
 
     def _open(self) -> LoadedModel:
         if self._loaded.closed:

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Siz
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
+from edgekv.arguments import shown
 from edgekv.errors import EdgeKVError, InputError, SessionError
 from edgekv.generation.request import GenerationRequest
 from edgekv.prompt.infill import Infill, infill_prompt
@@ -39,9 +40,16 @@ class StoredHistory:
     n_opening: int
 
 
-History: TypeAlias = str | Path | Infill | Sequence[int] | Sequence[Mapping[str, Any]] | StoredHistory
+Messages: TypeAlias = Sequence[Mapping[str, Any]]
+History: TypeAlias = str | Path | Infill | Sequence[int] | Messages | StoredHistory
 MESSAGE_ROLES = ("system", "user", "assistant", "tool")
+TEXT_PARTS = ("text", "input_text", "output_text")  # types of parts of a content, as clients of OpenAI's API write them
 QUESTION_CHARS = 4096  # characters; a probe takes their last tokens
+
+
+def are_messages(prompt: object) -> TypeGuard[Messages]:
+    """Return True for a list that begins with a message."""
+    return isinstance(prompt, Sequence) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
 
 
 def request_of(history: History) -> GenerationRequest:
@@ -57,7 +65,7 @@ def request_of(history: History) -> GenerationRequest:
         return GenerationRequest(kind="whole", content=(_absolute(history),))
     if isinstance(history, (Mapping, bytes)) or not (isinstance(history, Sized) and hasattr(history, "__getitem__")):
         raise InputError(f"the history is {history!r}; give a list of messages, token ids, a text or the Path of one")
-    if len(history) and isinstance(history[0], Mapping):
+    if are_messages(history):
         return messages_of(history)
     return GenerationRequest(kind="tokens", tokens=token_ids(history))
 
@@ -101,10 +109,7 @@ def check_ids(tokens: Sequence[int], n_vocab: int) -> Sequence[int]:
 def messages_of(messages: Sequence[Any]) -> GenerationRequest:
     """Return the request for a reply to messages. Raises InputError for a value that is no message."""
     calls = tuple(_calls_of(it) for it in messages)
-    messages = [  # a message that only calls tools may have no content
-        {**message, "content": ""} if its and message.get("content") is None else message
-        for message, its in zip(messages, calls, strict=True)
-    ]
+    messages = [_with_text(message, its) for message, its in zip(messages, calls, strict=True)]
     for message, its in zip(messages, calls, strict=True):
         if not isinstance(message, Mapping) or not (
             isinstance(message.get("role"), str) and isinstance(message.get("content"), (str, Path))
@@ -120,6 +125,22 @@ def messages_of(messages: Sequence[Any]) -> GenerationRequest:
     roles = tuple(message["role"] for message in messages)
     contents = tuple(_absolute(message["content"]) for message in messages)
     return GenerationRequest(kind="messages", roles=roles, content=contents, calls=calls)
+
+
+def _with_text(message: Any, calls: Sequence[ToolCall]) -> Any:
+    """Return a message with its parts as one text, in lines. One that only calls tools may have no content."""
+    content = message.get("content") if isinstance(message, Mapping) else None
+    if calls and content is None:
+        return {**message, "content": ""}
+    return {**message, "content": "\n".join(map(_text_of_part, content))} if isinstance(content, list) else message
+
+
+def _text_of_part(part: Any) -> str:
+    """Return the text of a part of a content. Raises InputError for any other part, such as an image."""
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if kind not in TEXT_PARTS or not isinstance(part.get("text"), str):
+        raise InputError(f"a content has the part {shown(part)}; give texts, as {{'type': 'text', 'text': ...}}")
+    return str(part["text"])
 
 
 def goes_on(request: GenerationRequest) -> bool:

@@ -8,6 +8,7 @@ import sys
 import weakref
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from edgekv.archive.space import ArchiveSpace
@@ -17,6 +18,7 @@ from edgekv.generation.request import GenerationRequest, Logging
 from edgekv.memory import process
 from edgekv.options import Options
 from edgekv.planning.choice import Request
+from edgekv.planning.estimate import grammar_bytes
 from edgekv.planning.ledger import Ledger, LedgerEntry
 from edgekv.planning.moved import moved_plan
 from edgekv.planning.plan import Plan
@@ -206,6 +208,32 @@ class LocalEngine:
             raise
         self.loaded.guard.go_under(self.plan)
         return self.plan
+
+    def following_grammars(self) -> Generator[None, None, Plan]:
+        """Have replies follow grammars: evict to what fits beside them, if the plan lacks them; returns the plan.
+
+        Yields as `moving`. Raises ConfigError if the options rule grammars out, or cells lie on a device and stay, and
+        the errors of `moving`. The plan is then as before.
+        """
+        before, options = self._opened, self.loaded.options
+        if before.parts.grammars:
+            return self.plan
+        if options.grammars is False or options.gpu_layers or options.servers:
+            reason = "grammars=False rules that out" if options.grammars is False else "layers on a device stay there"
+            raise ConfigError(
+                f"a grammar, a schema or tools take memory, and {reason}; open the runtime with grammars=True"
+            )
+        n_bytes = grammar_bytes(self.loaded.model.n_vocab, options.parallel)
+        self._opened = replace(before, parts=replace(before.parts, grammars=n_bytes))
+        try:
+            plan = yield from self.moving(self.plan.ceiling_bytes)
+            self.loaded.learn_vocabulary()
+        except BaseException:
+            self._opened = before
+            if self.plan.parts.grammars:
+                yield from self.moving(self.plan.ceiling_bytes)
+            raise
+        return plan
 
     def _going_under(self, plan: Plan) -> Generator[None, None, None]:
         """Give cells up or take them back as a plan has them; yields while sequences at work have still to evict."""

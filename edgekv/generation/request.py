@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
@@ -79,24 +79,17 @@ def _given_parts(focus: Sequence[str]) -> tuple[str, ...]:
 
 
 # edgekv's names for options of other libraries
-_SAMPLING = (
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "seed",
-    "repeat_penalty",
-    "frequency_penalty",
-    "presence_penalty",
-)
 MEANT = {
-    **{name: f"give sampling=edgekv.Sampling({name}=...)" for name in (*_SAMPLING, "logit_bias")},
-    **dict.fromkeys(("max_new_tokens", "n_predict", "num_predict"), "give max_tokens="),
+    **dict.fromkeys(("max_new_tokens", "max_completion_tokens", "n_predict", "num_predict"), "give max_tokens="),
     **dict.fromkeys(("response_format", "format"), "give json_schema="),
     "stop_sequences": "give stop=",
-    "stream": "every reply comes in pieces",
-    "system": "give it to Runtime.session",
+    "do_sample": "a temperature above 0 draws",
+    "repetition_penalty": "give repeat_penalty=",
+    "stream": "chat, ask and generate yield pieces, and reply returns the whole",
+    "messages": "give them first, as in chat([...])",
+    "system": "give it to Runtime.session, or as the first message",
 }
+SAMPLING = frozenset(it.name for it in fields(Sampling))  # options of a reply that choose its tokens
 
 
 class GenerationOptions(TypedDict, total=False):
@@ -111,10 +104,11 @@ class GenerationOptions(TypedDict, total=False):
     allow_loops: go on when the reply loops. It loops when its last tokens are one sequence, three times in a row or
         more, and these are at least 60 tokens together; or five times or more with hardly a word that differs
     ignore_eos: the model cannot end the reply, so it has `max_tokens` tokens; a complete grammar still ends it
-    sampling: how tokens are chosen; None = `Sampling()`
+    temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, repeat_last, logit_bias,
+        seed: how tokens are chosen, as in `Sampling`
+    sampling: all of these as one object
     grammar: a grammar that the reply follows, in the syntax of llama.cpp (GBNF) or of Lark (docs/replies.md)
-    json_schema: a JSON schema that the reply must fit, as a mapping or a text; True = any JSON. Both need a runtime
-        opened with grammars=True
+    json_schema: a JSON schema that the reply must fit, as a mapping or a text; True = any JSON
     logprobs: yield `edgekv.Piece`s, texts which have their tokens with log probabilities, and this many of the
         most probable alternatives, at most 20; None = plain texts
     """
@@ -125,6 +119,16 @@ class GenerationOptions(TypedDict, total=False):
     min_tokens: int
     allow_loops: bool
     ignore_eos: bool
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repeat_penalty: float
+    frequency_penalty: float
+    presence_penalty: float
+    repeat_last: int
+    logit_bias: Mapping[int, float]
+    seed: int | None
     sampling: Sampling | None
     grammar: str | None
     json_schema: Mapping[str, Any] | str | bool | None
@@ -135,20 +139,24 @@ def reply_fields(options: GenerationOptions) -> dict[str, Any]:
     """Return the fields of a `GenerationRequest` for these options. Raises ConfigError for an unknown one."""
     check_names(options, GenerationOptions.__annotations__, "a reply", MEANT)
     # None is the default of all others
-    fields: dict[str, Any] = {
+    given: dict[str, Any] = {
         name: value for name, value in options.items() if value is not None or name == "max_tokens"
     }
-    grammar, json_schema = fields.pop("grammar", None), fields.pop("json_schema", None)
+    if chosen := {name: given.pop(name) for name in given.keys() & SAMPLING}:
+        if "sampling" in given:
+            raise ConfigError(f"{min(chosen)}= is beside sampling=, which has it, too; put all into one of both")
+        given["sampling"] = Sampling(**chosen)
+    grammar, json_schema = given.pop("grammar", None), given.pop("json_schema", None)
     if grammar is not None or json_schema is not None:
         from edgekv.grammar.source import grammar_of  # few replies need it
 
-        fields["grammar"] = grammar_of(grammar, json_schema)
-    stop = fields.get("stop", ())
-    fields["stop"] = (stop,) if isinstance(stop, str) else listed("stop", stop, "texts, or a text")
-    fields["stop_tokens"] = listed("stop_tokens", fields.get("stop_tokens", ()), "token ids")
-    for name in fields.keys() & {"allow_loops", "ignore_eos"}:
-        check_flag(name, fields[name])
-    return fields
+        given["grammar"] = grammar_of(grammar, json_schema)
+    stop = given.get("stop", ())
+    given["stop"] = (stop,) if isinstance(stop, str) else listed("stop", stop, "texts, or a text")
+    given["stop_tokens"] = listed("stop_tokens", given.get("stop_tokens", ()), "token ids")
+    for name in given.keys() & {"allow_loops", "ignore_eos"}:
+        check_flag(name, given[name])
+    return given
 
 
 def _is_count(value: object) -> bool:
@@ -245,6 +253,11 @@ class GenerationRequest:
             raise ConfigError(f"shared={self.shared!r} is not possible; give a number of tokens, at least 0, or None")
         if self.on_overflow not in ON_OVERFLOW:
             raise ConfigError(f"on_overflow={self.on_overflow!r} is unknown; possible: {', '.join(ON_OVERFLOW)}")
+
+    @property
+    def follows_grammar(self) -> bool:
+        """True if a grammar says what the reply may be: one of the caller's, that of a schema, or that of tools."""
+        return self.grammar is not None or (self.tools is not None and bool(self.tools.callable))
 
     @property
     def most_tokens(self) -> int | None:

@@ -103,6 +103,9 @@ def _in_range(name: str, value: float, low: int, high: int, *, whole: bool = Fal
         raise ConfigError(f"{name}={value!r} is not possible; give a {kind} in [{low}, {high}]")
 
 
+# default in a conversation with a person: a chat or a server; chosen by measurement (docs/sampling.md)
+CONVERSATION = Sampling(temperature=0.5, min_p=0.1)
+
 # always the most likely token, and no penalty, for measurements
 GREEDY = Sampling(temperature=0.0, repeat_penalty=1.0)
 

@@ -9,7 +9,7 @@ from edgekv.conversations.local_engine import LocalEngine
 from edgekv.errors import SessionError
 from edgekv.planning.plan import Plan
 
-from .loop_messages import CLOSED, Raised
+from .loop_messages import CLOSED, FollowGrammars, MoveCeiling, Raised
 from .open_reply import Post
 
 
@@ -25,9 +25,11 @@ class CeilingMoves:
         """True if a client waits for a move."""
         return bool(self._waiting)
 
-    def add(self, post: Post, ceiling_bytes: int) -> None:
+    def add(self, post: Post, message: MoveCeiling | FollowGrammars) -> None:
         """Take a move, which begins with the next `go_on` if it is the only one."""
-        self._waiting.append((post, self._engine.moving(ceiling_bytes)))
+        engine = self._engine
+        moves = isinstance(message, MoveCeiling)
+        self._waiting.append((post, engine.moving(message.ceiling_bytes) if moves else engine.following_grammars()))
 
     def go_on(self) -> Iterator[Post]:
         """Go on until a move waits for a reply at work, or all have ended; yields those that were answered."""

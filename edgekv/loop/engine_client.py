@@ -17,7 +17,7 @@ from edgekv.planning.plan import Plan
 
 from .conversation_client import Conversation
 from .loop_channel import Channel
-from .loop_messages import OF_ONE_REPLY, Call, LoadConversation, MoveCeiling, NewConversation
+from .loop_messages import OF_ONE_REPLY, Call, FollowGrammars, LoadConversation, MoveCeiling, NewConversation
 
 
 class Engine(Opened):
@@ -138,7 +138,10 @@ class Engine(Opened):
 
         After an error the ceiling is as before.
         """
-        moved = cast(Plan, self.channel.ask(MoveCeiling(ceiling_bytes)))
+        return self._move(MoveCeiling(ceiling_bytes))
+
+    def _move(self, message: MoveCeiling | FollowGrammars) -> Plan:
+        moved = cast(Plan, self.channel.ask(message))
         with self._planning:
             self.plan = cast(Plan, self._call("plan"))  # another thread may have moved it since
         return moved
@@ -146,6 +149,11 @@ class Engine(Opened):
     def entries(self) -> tuple[LedgerEntry, ...]:
         """Return the entries of the ledger, as of the end of the step under way."""
         return cast("tuple[LedgerEntry, ...]", self._call("entries"))
+
+    def follow_grammars(self) -> None:
+        """Have replies follow grammars from now on. Raises what `set_memory` does if there is no room for that."""
+        if not self.plan.parts.grammars:
+            self._move(FollowGrammars())
 
     def note(self, conversation: Conversation) -> None:
         """Note a conversation, which is cancelled if the engine is closed."""

@@ -20,6 +20,7 @@ from .loop_messages import (
     Cancel,
     Close,
     Ended,
+    FollowGrammars,
     LoadConversation,
     MoveCeiling,
     NewConversation,
@@ -100,9 +101,9 @@ class Loop:
             self._with_turn(conversation, post, lambda: self._call(message))
         elif isinstance(message, Call) and message.name in OF_ALL_CELLS:
             self._with_turn(None, post, lambda: self._call(message))
-        elif isinstance(message, MoveCeiling):
+        elif isinstance(message, (MoveCeiling, FollowGrammars)):
             self._refuse_within(None, post.client)
-            self._moves.add(post, message.ceiling_bytes)
+            self._moves.add(post, message)
         elif isinstance(message, Stop):
             self._take_stop(post)
         else:

@@ -3,6 +3,7 @@
     NewConversation, LoadConversation, Close  -> None
     Call                                      -> the value of the property, or the result of the call
     MoveCeiling                               -> the Plan under the other ceiling
+    FollowGrammars                            -> the Plan with grammars
     Reply, Next, Abort                        -> the next Progress or piece of text (str), or Ended with the reply
     Cancel, Stop                              -> None
     any of them                               -> Raised, instead
@@ -68,6 +69,10 @@ class MoveCeiling(NamedTuple):
     """Go under another ceiling, between two steps. It is answered when the memory is back."""
 
     ceiling_bytes: int
+
+
+class FollowGrammars(NamedTuple):
+    """Plan memory for replies that follow grammars, between two steps, under the ceiling of now."""
 
 
 class Reply(NamedTuple):

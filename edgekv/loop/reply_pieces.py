@@ -6,6 +6,8 @@ import enum
 from collections.abc import Callable, Generator
 from typing import Any, TypeAlias, cast
 
+from edgekv.generation.stats import Stats
+
 from .loop_channel import Answered
 
 
@@ -15,19 +17,19 @@ class Blocks(enum.Enum):
     NOW = enum.auto()
 
 
-# pieces; the box of an answer that is waited for next; a warning of other waits
-Events: TypeAlias = Generator[str | Answered | Blocks, None, None]
+# pieces; the box of an answer that is waited for next; a warning of other waits. They return the figures of the reply
+Events: TypeAlias = Generator[str | Answered | Blocks, None, Stats]
 
 
-class ReplyPieces(Generator[str, None, None]):
-    """Yields the pieces of a reply, which wait for what comes before them.
+class ReplyPieces(Generator[str, None, Stats]):
+    """Yields the pieces of a reply, which wait for what comes before them; returns its figures.
 
     begin: makes the events for a client; None = the thread that iterates, for which all are pieces
     """
 
     def __init__(self, begin: Callable[[int | None], Events]) -> None:
         self.begin = begin
-        self._pieces = cast(Generator[str, None, None], begin(None))
+        self._pieces = cast(Generator[str, None, Stats], begin(None))
 
     def __next__(self) -> str:
         return next(self._pieces)

@@ -159,7 +159,7 @@ class Estimator:
         native = NativeRequest(
             request,
             self.n_layers,
-            reserved_bytes=_grammar_bytes(self.header.vocab_size, options.parallel) if options.grammars else 0,
+            reserved_bytes=grammar_bytes(self.header.vocab_size, options.parallel) if options.grammars else 0,
             host_bytes=self._measured.process,
             vocabulary_bytes=self._measured.vocabulary,
             graph_bytes=self._measured.graph,
@@ -270,7 +270,8 @@ def _archive_limit(options: Options) -> int:
     return free_share(options.swap_folder) if options.archive_bytes is None else options.archive_bytes
 
 
-def _grammar_bytes(n_vocab: int, n_replies: int) -> int:
+def grammar_bytes(n_vocab: int, n_replies: int) -> int:
+    """Return the most bytes that grammars take, for a vocabulary of this many tokens, and replies at a time."""
     from edgekv.grammar.masks import planned_bytes  # few plans need it
 
     return planned_bytes(n_vocab, n_replies)

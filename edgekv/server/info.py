@@ -25,7 +25,7 @@ def _model(state: ServerState) -> dict[str, Any]:
     """Return the model, with its trained context under the names that clients look for, and what it can."""
     runtime = state.pool.runtime
     n_ctx = runtime.plan.n_ctx_train
-    chats, has_grammars = state.pool.replier.chats, runtime.options.grammars
+    chats, has_grammars = state.pool.replier.chats, runtime.options.grammars is not False
     can = {"completion": True, "chat": chats, "tools": chats and has_grammars, "json_schema": has_grammars}
     can["infill"] = state.pool.replier.fills_gaps
     return {

@@ -69,7 +69,7 @@ async def ps(request: Request) -> Response:
 async def show(request: Request) -> Response:
     state = state_of(request)
     header, plan = state.pool.runtime.header, state.pool.runtime.plan
-    has_tools = state.pool.replier.chats and state.pool.runtime.options.grammars
+    has_tools = state.pool.replier.chats and state.pool.runtime.options.grammars is not False
     about = {key: value for key, value in header.metadata.items() if key not in (TEMPLATE_KEY, TOOLS_TEMPLATE_KEY)}
     return JSONResponse(
         {

@@ -15,7 +15,7 @@ import edgekv
 class ChatEdgeKV(BaseChatModel):
     """Answers conversations that go on, in one session. It reads only what the session has not read.
 
-    session: of a runtime, opened with history=True
+    session: of a runtime
     """
 
     session: Any
@@ -30,10 +30,7 @@ class ChatEdgeKV(BaseChatModel):
         self, messages: list[BaseMessage], stop: list[str] | None = None, run_manager: Any = None, **kwargs: Any
     ) -> Iterator[ChatGenerationChunk]:
         history = convert_to_openai_messages(messages)
-        sampling = edgekv.Sampling(temperature=self.temperature)
-        pieces = self.session.continue_from(
-            history, focus=True, max_tokens=self.max_tokens, sampling=sampling, stop=stop or ()
-        )
+        pieces = self.session.chat(history, max_tokens=self.max_tokens, temperature=self.temperature, stop=stop)
         for piece in pieces:
             chunk = ChatGenerationChunk(message=AIMessageChunk(content=piece))
             if run_manager is not None:

@@ -23,7 +23,7 @@ import edgekv
 class EdgeKV(CustomLLM):
     """Answers conversations that go on, in one session. It reads only what the session has not read.
 
-    session: of a runtime, opened with history=True
+    session: of a runtime
     """
 
     session: Any
@@ -36,9 +36,8 @@ class EdgeKV(CustomLLM):
 
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
         history = [{"role": message.role.value, "content": message.content or ""} for message in messages]
-        sampling = edgekv.Sampling(temperature=self.temperature)
         said = ""
-        for piece in self.session.continue_from(history, focus=True, max_tokens=self.max_tokens, sampling=sampling):
+        for piece in self.session.chat(history, max_tokens=self.max_tokens, temperature=self.temperature):
             said += piece
             yield ChatResponse(message=ChatMessage(role=MessageRole.ASSISTANT, content=said), delta=piece)
 

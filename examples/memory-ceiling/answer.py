@@ -8,7 +8,7 @@ import edgekv
 def answer(path: str, question: str) -> str:
     """The model's answer, in at most 8 tokens."""
     with edgekv.Runtime(memory="240MiB", budget=128, threads=1) as runtime, runtime.session() as session:
-        return "".join(session.ask(question, files=[path], max_tokens=8))
+        return session.reply(question, files=path, max_tokens=8).text
 
 
 if __name__ == "__main__":

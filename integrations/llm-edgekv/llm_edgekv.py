@@ -43,7 +43,7 @@ class _Loaded:
             if self._session is not None:
                 self._session.close()
                 self._session = None
-            self._session, self._conversation = self._runtime.session(history=True), conversation
+            self._session, self._conversation = self._runtime.session(), conversation
         return self._session
 
     def close(self) -> None:
@@ -84,11 +84,11 @@ class EdgeKVModel(llm.Model):
         if prompt.options.max_tokens is not None:
             options["max_tokens"] = prompt.options.max_tokens
         if prompt.options.temperature is not None:
-            options["sampling"] = edgekv.Sampling(temperature=prompt.options.temperature)
+            options["temperature"] = prompt.options.temperature
         try:
             key = None if conversation is None else conversation.id
             session = _LOADED.session(self.name, prompt.options.memory, key)
-            yield from session.continue_from(_messages(prompt, conversation), focus=True, **options)
+            yield from session.chat(_messages(prompt, conversation), **options)
         except edgekv.EdgeKVError as error:
             raise llm.ModelError(str(error)) from error
         response.set_usage(input=session.stats.prompt_tokens, output=session.stats.generated_tokens)

@@ -95,10 +95,10 @@ def test_a_loop_is_told_of(capsys):
 
 
 ARGUMENTS = """
-import typer
+import edgekv, typer
 from edgekv.cli.shared_options import reply_arguments, with_reply_options
 app = typer.Typer()
-app.command()(with_reply_options(temp=0.0)(lambda reply: print(reply_arguments(reply))))
+app.command()(with_reply_options(edgekv.Sampling())(lambda reply: print(reply_arguments(reply))))
 app()
 """
 

@@ -10,7 +10,7 @@ def replies(model, schemas, **options):
     import edgekv
 
     n_refused = 0
-    with edgekv.Runtime(model, grammars=True, **options) as rt:
+    with edgekv.Runtime(model, **options) as rt:
         for schema in schemas:
             with rt.session() as session, contextlib.ExitStack() as stack:
                 stack.enter_context(contextlib.suppress(edgekv.GrammarError, edgekv.CeilingError))

@@ -8,7 +8,7 @@ from hostile_schemas import HEAVY, HOSTILE
 
 MIB = 1 << 20
 PLAIN = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}, "required": ["name"]}
-OPTIONS = {"memory": "256MiB", "budget": 256, "threads": 1, "prompt_lookup": "off"}
+OPTIONS = {"memory": "256MiB", "budget": 256, "threads": 1, "prompt_lookup": "off", "grammars": True}
 
 # each near a limit, by which it is refused or given up
 LARGE = [
@@ -55,11 +55,19 @@ def test_combining_stays_below_the_ceiling(memory_ceiling, default_model):
     assert roomy.peak_bytes > tight.peak_bytes + 8 * MIB
 
 
+def test_the_first_grammar_takes_the_memory_of_cells(memory_ceiling, default_model):
+    """Of a runtime whose cells fill its ceiling, and which was not told of grammars."""
+    ended = memory_ceiling("168MiB").run(replies, default_model, [PLAIN], memory="168MiB", threads=1)
+    n_refused, planned, for_grammars = ended.value
+    assert (n_refused, for_grammars > 20 * MIB) == (0, True)
+    assert ended.peak_bytes <= planned <= 168 * MIB
+
+
 def test_nobody_pays_for_grammars_who_does_not_ask(default_model):
     import edgekv
 
     options = OPTIONS | {"memory": "4GiB"}  # what this process holds counts, too
-    plain, held = (edgekv.plan(default_model, grammars=grammars, **options) for grammars in (False, True))
+    plain, held = (edgekv.plan(default_model, **options | {"grammars": grammars}) for grammars in (False, True))
     assert plain.parts.grammars == 0
     assert 20 * MIB < held.parts.grammars < 30 * MIB
     assert held.budget_cells == plain.budget_cells

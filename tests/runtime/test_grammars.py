@@ -304,8 +304,55 @@ def test_a_few_alternatives_are_combined_without_further_memory(session, monkeyp
     assert person["age"] <= 9
 
 
-def test_a_runtime_without_grammars_says_what_it_needs(open_runtime):
+def test_a_runtime_that_rules_grammars_out_says_what_it_needs(open_runtime):
     with open_runtime(grammars=False) as rt, rt.session() as session:
-        with pytest.raises(edgekv.ConfigError, match=r"json_schema needs a runtime opened with grammars=True"):
+        with pytest.raises(
+            edgekv.ConfigError, match=r"grammars=False rules that out; open the runtime with grammars=True"
+        ):
             said(session, json_schema=PERSON)
         assert session.n_past == 0
+
+
+@pytest.fixture(scope="module")
+def cramped(tiny_model):
+    """A function that opens a runtime whose cells fill the ceiling, and which nobody told of grammars."""
+    path = tiny_model(n_layer=4, n_ctx_train=1 << 14, n_head=8, n_head_kv=8, head_dim=128, quantization="Q8_0")
+
+    def cramped(**options):
+        options = SETTINGS | {"budget": 1200, "swap_memory": 0} | options
+        return edgekv.Runtime(path, **options | {"memory": edgekv.plan(path, **options).peak_bytes})
+
+    return cramped
+
+
+@pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])
+def test_cells_are_given_up_for_the_first_grammar(cramped, isolated):
+    with cramped(isolated=isolated) as rt, rt.session() as session, rt.session() as beside:
+        opened = rt.plan
+        beside.read(words(300), focus=False)
+        n_cells = beside.n_cells
+        session.read(words(10))
+        jsonschema.validate(json.loads(said(session, "Who?", json_schema=PERSON)), PERSON)
+        taken = rt.plan.parts.grammars
+        assert opened.parts.grammars == 0 < taken
+        assert rt.plan.peak_bytes <= rt.memory == opened.ceiling_bytes
+        assert (opened.budget_cells - rt.plan.budget_cells) * rt.plan.cell_bytes >= taken
+        assert beside.n_cells == rt.plan.budget_cells < n_cells
+        planned = rt.plan
+        assert said(beside, "Yes?", grammar='root ::= "yes" | "no"') in ("yes", "no")
+        assert rt.plan is planned  # once is enough
+        rt.memory = rt.memory + (64 << 20)
+        assert (rt.plan.budget_cells, rt.plan.parts.grammars) == (opened.budget_cells, taken)
+
+
+def test_a_ceiling_without_room_for_grammars_refuses_them(cramped):
+    with cramped(budget=512) as rt, rt.session() as session:  # they take less than grammars
+        opened = rt.plan
+        session.read(words(10))
+        n_past = session.n_past
+        with pytest.raises(edgekv.CeilingError, match="name at least"):
+            said(session, json_schema=PERSON)
+        assert (rt.plan, session.n_past) == (opened, n_past)
+        assert said(session, max_tokens=2) or session.stats.finish_reason == "end"
+        rt.memory = "4GiB"
+        jsonschema.validate(json.loads(said(session, json_schema=PERSON)), PERSON)

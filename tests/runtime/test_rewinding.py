@@ -285,7 +285,6 @@ def test_what_a_return_refuses(logged, runtime):
         say(without)
         for use in (
             lambda: without.rewind(3),
-            lambda: list(without.continue_from([1, 2])),
             lambda: next(without.turns()),
             lambda: next(without.text()),
         ):

@@ -36,7 +36,8 @@ SLIPS = [
 
 # arguments that make each method work; a slip takes the place of one
 SESSION = {
-    "chat": {"text": "Hello"},
+    "reply": {"prompt": "Hello"},
+    "chat": {"prompt": "Hello"},
     "ask": {"question": "Hello?"},
     "generate": {"prompt": "Hello"},
     "read": {"text": "Hello"},
@@ -64,8 +65,8 @@ RUNTIME = {
     "set_memory": {"memory": "4GiB"},
     "note_pressure": {"is_short": False},
 }
-NOT_HERE = {"ask_async", "chat_async", "generate_async", "events", "snapshot", "alone", "is_of", "budgets"}
-NOT_HERE |= {"close", "cancel"}
+ASYNC = {"reply_async", "ask_async", "chat_async", "generate_async"}
+NOT_HERE = ASYNC | {"events", "snapshot", "alone", "is_of", "budgets", "close", "cancel"}
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +153,7 @@ def test_nothing_is_the_default(runtime):
 
 
 REMEDIES = [
-    (lambda rt, s: s.chat(HELLO), "is no text; give a text.*messages go to continue_from"),
+    (lambda rt, s: s.ask(HELLO), "is no text; give a text; a file goes into files="),
     (lambda rt, s: s.chat(Path("novel.txt")), r"novel.txt.*a file goes into files="),
     (lambda rt, s: s.read(b"text"), "b'text' is no text"),
     (lambda rt, s: s.chat("x", files=5), "files=5 is no list; give a list of paths"),
@@ -160,9 +161,12 @@ REMEDIES = [
     (lambda rt, s: s.chat("x", files=[5]), "files=5 is no path"),
     (lambda rt, s: s.chat("x", stop=5), "stop=5 is no list; give a list of texts, or a text"),
     (lambda rt, s: s.chat("x", allow_loops="no"), "allow_loops='no' is not possible; give True or False"),
-    (lambda rt, s: s.chat("x", temperature=1), r"temperature= is no option of a reply; give sampling=edgekv.Sampling"),
+    (lambda rt, s: s.chat("x", do_sample=True), r"do_sample= is no option of a reply; a temperature above 0 draws"),
     (lambda rt, s: s.chat("x", n_predict=1), "give max_tokens="),
-    (lambda rt, s: s.chat("x", whatever=1), "whatever= is no option of a reply; possible: allow_loops, grammar"),
+    (
+        lambda rt, s: s.chat("x", whatever=1),
+        "whatever= is no option of a reply; possible: allow_loops, freq",
+    ),
     (lambda rt, s: s.chat("x", json_schema=[]), "json_schema=.* allows no reply|is not JSON"),
     (lambda rt, s: s.chat("x", progress=True), "progress=True cannot be called"),
     (lambda rt, s: s.text("user"), "turn='user' is no turn"),
@@ -185,7 +189,7 @@ def test_an_error_names_value_and_remedy(runtime, call, message):
     [
         ({"n_ctx": 2048}, "n_ctx= is no option of Runtime; memory= says how many cells"),
         ({"n_gpu_layers": 5}, "give gpu_layers="),
-        ({"temperature": 1}, "give sampling="),
+        ({"temperature": 1}, "give it to a reply"),
         ({"whatever": 1}, "whatever= is no option of Runtime; possible: .*budget"),
         ({"isolated": "yes"}, "isolated='yes' is not possible; give True or False"),
         ({"mmap": "no"}, "mmap='no' is not possible"),

@@ -87,7 +87,7 @@ def test_parts_of_a_message_stand_in_lines_of_their_own(ask):
 
 WEATHER = {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"enum": ["Oslo", "Rome"]}}}}
 NOW = {"name": "now", "parameters": {"type": "object", "properties": {}, "additionalProperties": False}}
-DRAWN = {"temperature": 2, "seed": 3, "max_tokens": 300}
+DRAWN = {"temperature": 2, "seed": 3, "max_tokens": 300, "min_p": 0}
 
 
 def test_functions_are_tools_in_an_older_form(ask):

@@ -11,7 +11,7 @@ from edgekv.server.session_reply import reason_of
 NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
 FUNCTION = {"name": "now", "parameters": NOTHING}
 HELLO = {"role": "user", "content": "What time is it?"}
-DRAWN = {"temperature": 2}
+DRAWN = {"temperature": 2, "min_p": 0}
 
 
 def in_chat_completions(n, **further):

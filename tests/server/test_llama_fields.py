@@ -8,7 +8,7 @@ import pytest
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 ASKED = [{"role": "user", "content": "Who is it?"}]
-DRAWN = {"temperature": 2, "seed": 5, "max_tokens": 60}
+DRAWN = {"temperature": 2, "seed": 5, "max_tokens": 60, "min_p": 0}
 GRAMMAR = 'root ::= "yes" | "no, " [0-9]{3}'
 SCHEMA = {
     "type": "object",

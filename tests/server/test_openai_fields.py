@@ -22,7 +22,7 @@ openai = imported_later("openai")
 
 PATH = "/v1/chat/completions"
 ASKED = [{"role": "user", "content": "Who is it?"}]
-DRAWN = {"temperature": 2, "seed": 5, "max_tokens": 900}
+DRAWN = {"temperature": 2, "seed": 5, "max_tokens": 900, "min_p": 0}
 
 
 class Colour(Enum):

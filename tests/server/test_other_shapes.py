@@ -10,7 +10,7 @@ from asgi import said
 from pydantic import BaseModel, Field
 
 ASKED = {"role": "user", "content": "Who is it?"}
-DRAWN = {"temperature": 2, "seed": 5}
+DRAWN = {"temperature": 2, "seed": 5, "min_p": 0}
 
 
 class Weather(BaseModel):

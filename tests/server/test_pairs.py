@@ -9,7 +9,7 @@ import pytest
 from asgi import fetched, said
 
 ASKED = {"role": "user", "content": "What is the weather in Oslo?"}
-DRAWN = {"temperature": 2, "seed": 5, "max_tokens": 120}
+DRAWN = {"temperature": 2, "seed": 5, "max_tokens": 120, "min_p": 0}
 CITY = {"enum": ["Oslo", "Rome", "Paris"]}
 CITIES = {"type": "array", "items": CITY, "minItems": 3, "maxItems": 3}
 PARAMETERS = {"type": "object", "properties": {"city": CITY}, "required": ["city"], "additionalProperties": False}

@@ -9,7 +9,7 @@ from asgi import fetched, said
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 HELLO = [{"role": "user", "content": "Hello there"}]
-DRAWN = {"temperature": 2, "top_k": 0, "top_p": 1, "max_tokens": 8}
+DRAWN = {"temperature": 2, "top_k": 0, "top_p": 1, "max_tokens": 8, "min_p": 0}
 PROMPTS = ["Once upon a time", "In the end", "Once upon a hill"]
 
 pytestmark = pytest.mark.usefixtures("talkative")
