@@ -21,6 +21,9 @@ from .measure_heads import MeasureHeads, measure_at_first_use
 from .render import loading
 from .shared_options import with_common_options
 
+# sections of its own options in the help
+WHO, WORK, KEPT = "Who may ask", "Waiting and working", "Conversations"
+
 
 @with_common_options
 def serve(
@@ -29,34 +32,68 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0 = any that is free.")] = 8080,
     api_key: Annotated[
         list[str] | None,
-        typer.Option(envvar="EDGEKV_API_KEY", help="A key that requests must bear; again for more. Default: none."),
+        typer.Option(
+            envvar="EDGEKV_API_KEY",
+            help="A key that requests must bear; again for more. Default: none.",
+            rich_help_panel=WHO,
+        ),
     ] = None,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A further name that requests may ask by; again for more."),
+        typer.Option(
+            metavar="NAME",
+            help="A further name that requests may ask by; again for more.",
+            rich_help_panel=WHO,
+        ),
     ] = None,
     allow_origin: Annotated[
-        list[str] | None, typer.Option(metavar="URL", help="A web page that may ask, as https://NAME; again for more.")
+        list[str] | None,
+        typer.Option(
+            metavar="URL",
+            help="A web page that may ask, as https://NAME; again for more.",
+            rich_help_panel=WHO,
+        ),
     ] = None,
     name: Annotated[str | None, typer.Option(help="The model's name to clients. Default: that of its file.")] = None,
-    queue: Annotated[int, typer.Option(min=0, help="Requests that may wait; more are refused with 429.")] = 64,
+    queue: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Requests that may wait; more are refused with 429.",
+            rich_help_panel=WORK,
+        ),
+    ] = 64,
     parallel: Annotated[
         int | None,
         typer.Option(
             min=1,
             help="Requests that are answered at a time, each with cells of its own. Default: 1, 2, 4 or 8, as many as "
             "leave a conversation its cells.",
+            rich_help_panel=WORK,
         ),
     ] = None,
     timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds for a request, with its wait, but without reading.")
+        float,
+        typer.Option(
+            min=1,
+            help="Seconds for a request, with its wait, but without reading.",
+            rich_help_panel=WORK,
+        ),
     ] = 600,
-    keep: Annotated[int, typer.Option(min=1, help="Conversations that are kept for their next message.")] = 8,
+    keep: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Conversations that are kept for their next message.",
+            rich_help_panel=KEPT,
+        ),
+    ] = 8,
     state_dir: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
             help="Keep conversations and shared beginnings there as they grow, and find them after a restart.",
+            rich_help_panel=KEPT,
         ),
     ] = None,
     state_bytes: Annotated[
@@ -65,6 +102,7 @@ def serve(
             metavar="SIZE",
             help="The most that they take there; what was used longest ago goes first. Default: a quarter of what the "
             "disk has free.",
+            rich_help_panel=KEPT,
         ),
     ] = None,
     conversations: Annotated[
@@ -72,6 +110,7 @@ def serve(
         typer.Option(
             metavar="DIR",
             help="Keep the page's conversations there, for all who may ask this server. Default: in each browser.",
+            rich_help_panel=KEPT,
         ),
     ] = None,
     grammars: Annotated[
@@ -86,6 +125,7 @@ def serve(
         typer.Option(
             metavar="DIR",
             help="Swap conversations out to this folder. Default: TMPDIR, or /var/tmp if that lies in memory.",
+            rich_help_panel=KEPT,
         ),
     ] = None,
     swap_bytes: Annotated[
@@ -94,6 +134,7 @@ def serve(
             metavar="SIZE",
             help="The most that beginnings which conversations share take there; 0 = keep none. Default: 256 MiB, or "
             "four times the cells.",
+            rich_help_panel=KEPT,
         ),
     ] = None,
     measure_heads: MeasureHeads = True,
