@@ -54,8 +54,18 @@ def bench(
     as_json: AsJson = False,
     rpc: NoRpc = None,
     pictures: Annotated[Path | None, typer.Option(metavar="DIR", help="Draw pictures (PNG) into this folder.")] = None,
+    claims: Annotated[
+        bool,
+        typer.Option(
+            "--claims", help="Measure what README claims of the default model; exit status 1 = a claim does not hold."
+        ),
+    ] = False,
 ) -> None:
     """Compare speed and memory with llama.cpp on this machine. Ctrl-C prints what was measured so far."""
+    if claims:
+        from .show_claims import show_claims
+
+        raise typer.Exit(show_claims(_machine(), threads, as_json=as_json))
     from edgekv.evals import prose
     from edgekv.evals.speed_run import SpeedRun, grouped, prompts
 
@@ -70,12 +80,7 @@ def bench(
         run.check()
         texts = prompts(vocabulary, None if book is None else prose.read_book(book), lengths)
     interrupted, products = _measure(run, texts, path, blocks)
-    machine = {
-        "system": platform.platform(),
-        "processors": default_threads(),
-        "memory_bytes": physical_bytes(),
-    }
-    report = {"machine": machine, **run.as_dict(), "products": products}
+    report = {"machine": _machine(), **run.as_dict(), "products": products}
     if as_json:
         print(json.dumps(report))
     else:
@@ -89,6 +94,10 @@ def bench(
         raise KeyboardInterrupt
     if not report["cases"]:
         raise typer.Exit(1)
+
+
+def _machine() -> dict[str, Any]:
+    return {"system": platform.platform(), "processors": default_threads(), "memory_bytes": physical_bytes()}
 
 
 def _measure(

@@ -11,6 +11,7 @@ from edgekv.memory.sizes import MIB
 
 from . import pictures
 from .pictures import Estimate
+from .speed import PEERS
 
 Summary = dict[str, Any]  # one of the "cases" of `SpeedRun.as_dict`
 
@@ -31,7 +32,7 @@ def draw_all(summaries: Sequence[Summary], folder: Path) -> list[Path]:
     bars: dict[str, dict[str, float | Estimate]] = defaultdict(dict)
     for s in summaries:
         if s["n_tokens"] == longest:
-            bars[s["name"]][f"block {s['block']}"] = _range(s, "ttft_s")
+            bars[_label(s)][f"block {s['block']}"] = _range(s, "ttft_s")
     title = f"a prompt of {longest:,} tokens"
     pictures.bars(drawn[0], bars, title=title, label="time to first token, s", of="policy")
     block = summaries[0]["block"]
@@ -39,10 +40,15 @@ def draw_all(summaries: Sequence[Summary], folder: Path) -> list[Path]:
         lines: dict[str, dict[int, Estimate]] = defaultdict(dict)
         for s in summaries:
             if s["block"] == block:
-                lines[s["name"]][s["n_tokens"]] = _range(s, key)
+                lines[_label(s)][s["n_tokens"]] = _range(s, key)
         drawn.append(folder / f"{name}.png")
         pictures.history_lines(drawn[-1], lines, title=f"block {block}", label=label)
     return drawn
+
+
+def _label(summary: Summary) -> str:
+    """Return the name of a case beside those of another program."""
+    return summary["name"] if summary["policy"] in PEERS else f"edgekv, {summary['name']}"
 
 
 def _range(summary: Summary, key: str) -> Estimate:
