@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes as c
 import os
 import weakref
 from io import FileIO
@@ -93,6 +94,11 @@ class Mark:
             for file in rows.files:
                 file.marks.add(self)
             weakref.finalize(self, rows.archive.close).atexit = False
+
+    @property
+    def handle(self) -> c.c_void_p | None:
+        """The archive of its rows, for calls of the library; None = it has no rows."""
+        return None if self.rows is None else self.rows.archive.handle
 
     @property
     def end(self) -> int:

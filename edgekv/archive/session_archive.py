@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes as c
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple
@@ -94,6 +95,11 @@ class Archive:
     def failure(self) -> str:
         """The reason why it takes no more rows, or gives none back, and what is forgotten; "" = it does."""
         return self._failure or self._lost
+
+    @property
+    def handle(self) -> c.c_void_p | None:
+        """The rows that can be read, for calls of the library; None = there are none."""
+        return None if self._rows is None or not self._is_readable else self._rows.handle
 
     @property
     def positions(self) -> tuple[int, int]:
@@ -192,9 +198,13 @@ class Archive:
                 self._note(str(error))
         return mark
 
+    def has(self, mark: Mark | None) -> bool:
+        """Return True if a mark is one of this archive's, and its tokens were not cut."""
+        return mark is not None and mark in self._marks
+
     def go_to(self, mark: Mark | None, cache: Cache) -> None:
         """Go to the tokens of a mark, which a cache has now. Without rows of them begin again."""
-        if mark is not None and mark in self._marks and self._is_readable:
+        if mark is not None and self.has(mark) and self._is_readable:
             self.cut(mark.n_past)
         elif mark is None or mark.rows is None:
             self.restart(cache)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from edgekv.binding.cache import Cache
 from edgekv.binding.row_archive import RowArchive, segments_of
 from edgekv.binding.snapshot_meta import CachedSource, Source, read_header
-from edgekv.errors import SessionFileError
+from edgekv.errors import ArchiveError, SessionFileError
 from edgekv.memory.raw_files import CHUNK_BYTES
 from edgekv.store.snapshot_file import ARCHIVE, Section, SnapshotFile
 
@@ -55,21 +55,22 @@ def take_rows(file: SnapshotFile, archive: Archive, cache: Cache) -> None:
     if ARCHIVE in file and ARCHIVED in file:
         try:
             rows = _rows_of(file, cache)
-        except (OSError, SessionFileError) as error:
+        except (OSError, SessionFileError, ArchiveError) as error:
             archive.lose(f"the archive of {file.name} cannot be read: {error}", cache.n_past)
         else:
             archive.go_on_with(rows, cache)
 
 
 def _rows_of(file: SnapshotFile, cache: Cache) -> Rows:
-    """Return the rows of a session file. Raises OSError, and SessionFileError if they are not a cache's."""
+    """Return the rows of a session file. Raises OSError, ArchiveError, and SessionFileError for rows of other types."""
     numbers = np.concatenate([np.empty(0, np.int32), *file.numbers(ARCHIVED)]).tolist()
     if len(numbers) != 2 or not 0 <= numbers[0] < numbers[1] <= cache.n_past:
         raise file.damaged("its archive has impossible positions")
     if row_kind(file) != row_kind(CachedSource(cache)):
         raise SessionFileError("its rows are of another type; open a runtime with the kv_type that it was saved with")
     opened, offset = file.opened(ARCHIVE)
-    rows = Rows(RowArchive.read(cache, opened.fileno(), offset, *numbers), (RowsFile(opened),))
+    lies_in = RowsFile(opened)  # it closes the file, also if the first keys cannot be read
+    rows = Rows(RowArchive.read(cache, lies_in.fileno(), offset, *numbers), (lies_in,))
     if file.n(ARCHIVE) != segments_of(*numbers) * rows.archive.segment_bytes:
         rows.archive.close()
         raise file.damaged("its archive has another size than its positions")

@@ -109,7 +109,11 @@ class Cache:
     @property
     def snapshot_bytes(self) -> int:
         """Bytes that a snapshot would take now."""
-        return int(self._library.edgekv_cache_snapshot_bytes(self._handle))
+        return self.snapshot_bytes_beside(None)
+
+    def snapshot_bytes_beside(self, archive: c.c_void_p | None) -> int:
+        """Return the bytes that a snapshot would take now without the rows that an archive has; None = a whole one."""
+        return int(self._library.edgekv_cache_snapshot_bytes(self._handle, archive))
 
     def clear(self) -> None:
         """Drop every cell; the next token is fed at position 0."""
@@ -126,9 +130,9 @@ class Cache:
         data.flags.writeable = False
         return CacheSnapshot(data)
 
-    def copy_snapshot(self, first: int, into: npt.NDArray[np.uint8]) -> None:
-        """Fill `into` with the bytes of a snapshot from byte `first` on."""
-        library.call("edgekv_cache_save", self._handle, first, into.ctypes.data, into.nbytes)
+    def copy_snapshot(self, first: int, into: npt.NDArray[np.uint8], archive: c.c_void_p | None = None) -> None:
+        """Fill `into` with the bytes of a snapshot from byte `first` on, without the rows that an archive has."""
+        library.call("edgekv_cache_save", self._handle, archive, first, into.ctypes.data, into.nbytes)
 
     def restore(self, snapshot: CacheSnapshot) -> None:
         """Put the cells back into the state of a snapshot. A snapshot can be restored again and again.
@@ -143,9 +147,16 @@ class Cache:
         """Restore the part of a snapshot before its rows. Call `restore_rows` next for the rows, or `clear`."""
         self._overwrite("edgekv_cache_restore_numbers", data.ctypes.data, data.nbytes)
 
-    def restore_rows(self, first: int, rows: npt.NDArray[np.uint8]) -> None:
-        """Restore rows at the place that they have in a snapshot of now, from its byte `first` on."""
-        library.call("edgekv_cache_restore_rows", self._handle, first, rows.ctypes.data, rows.nbytes)
+    def restore_rows(self, first: int, rows: npt.NDArray[np.uint8], archive: c.c_void_p | None = None) -> None:
+        """Restore rows at the place that they have in a snapshot of now, from its byte `first` on.
+
+        archive: that without whose rows it was taken; None = it is whole
+        """
+        library.call("edgekv_cache_restore_rows", self._handle, archive, first, rows.ctypes.data, rows.nbytes)
+
+    def restore_archived(self, archive: c.c_void_p) -> None:
+        """Restore the rows that an archive has. Raises ArchiveError if they cannot be read; call `clear` then."""
+        library.call("edgekv_cache_restore_archived", self._handle, archive)
 
     def _overwrite(self, name: str, *arguments: object) -> None:
         """Call a function that replaces the cells, unless the library refuses it."""

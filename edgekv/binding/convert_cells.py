@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes as c
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,7 @@ from edgekv.memory.raw_files import CHUNK_BYTES
 
 from . import library, structs
 from .cache import Cache
-from .snapshot_meta import Bytes, SnapshotMeta, Source, expect, read_header
+from .snapshot_meta import Bytes, SnapshotMeta, Source, expect, pieces, read_header
 
 F32 = 0  # enum ggml_type
 Format = tuple[int, int]  # type of rows, and run of their Hadamard rotation
@@ -48,12 +48,32 @@ def convert_cells(
     rows = Rows(source, meta, cache)
     if rows.differ:
         _fit(meta, rows)
-    cache.restore_numbers(meta.to_bytes(claim))
+    _fill(cache, meta.to_bytes(claim), rows.pieces())
+
+
+def restore_cells(source: Source, cache: Cache, archive: c.c_void_p | None = None) -> None:
+    """Make a cache hold the cells of a snapshot that it took itself.
+
+    archive: has the rows that the snapshot leaves out; None = it has all rows
+
+    If rows cannot be read, raises the source's error or ArchiveError, and leaves the cache empty.
+    """
+    numbers = np.empty(int(read_header(source.read_into).rows_begin), np.uint8)
+    source.read_into(0, numbers)
+    _fill(cache, numbers, pieces(source, numbers.nbytes), archive)
+
+
+def _fill(cache: Cache, numbers: Bytes, rows: Iterable[Bytes], archive: c.c_void_p | None = None) -> None:
+    """Restore the numbers of a cache, and then its rows. If these cannot be read, the cache is left empty."""
+    cache.restore_numbers(numbers)
     try:
-        first = meta.n_bytes
-        for piece in rows.pieces():
-            cache.restore_rows(first, piece)
+        first = numbers.nbytes
+        for piece in rows:
+            cache.restore_rows(first, piece, archive)
             first += piece.nbytes
+        expect(first == cache.snapshot_bytes_beside(archive), "it has fewer rows than cells")
+        if archive is not None:
+            cache.restore_archived(archive)
     except BaseException:
         cache.clear()
         raise
@@ -82,7 +102,7 @@ def _fit(meta: SnapshotMeta, rows: Rows) -> None:
         meta.ring = np.concatenate([held, np.full(kind.n_ring - len(held), -1, np.int32)])
         header.ring_head = len(held)
     header.kind = kind
-    header.merges = rows.merges
+    header.merges = max(header.merges, 1) if rows.merges else 0
     header.n_queries = rows.n_queries
     header.rows_begin = meta.n_bytes
     header.n_bytes = meta.n_bytes + rows.n_bytes
@@ -104,7 +124,8 @@ class Run:
 class Rows:
     """The rows of a snapshot, in the format of a cache.
 
-    kind, merges: of that cache's snapshots
+    kind: of that cache's snapshots
+    merges: they have counts of means
     differ: the rows, or their meta, differ from that cache's
     n_queries: newest rows of queries that the cache keeps
     n_bytes: bytes of the rows in that cache
@@ -114,7 +135,7 @@ class Rows:
         """Raise ConfigError for rows of another shape, and for a type that cannot be converted."""
         header, given = meta.header, meta.header.kind
         own = read_header(cache.copy_snapshot)
-        self.kind, self.merges = own.kind, own.merges
+        self.kind, self.merges = own.kind, own.merges > 0
         if any(getattr(given, name) != getattr(self.kind, name) for name in SHAPE):
             raise ConfigError("its cells are of a model of another shape; use the model that it was saved with")
         stored = ((given.type_k, given.rotation_k), (given.type_v, given.rotation_v))
@@ -139,7 +160,7 @@ class Rows:
         self._rest_begin = self._queries_begin + self.n_queries * self._query_row_bytes  # states and windows
         self._rest_bytes = int(header.n_bytes) - self._rest_begin
         expect(self._rest_bytes >= 0, "it has fewer rows than cells")
-        self.differ = bytes(self.kind) != bytes(given) or self.merges != header.merges or n_dropped > 0
+        self.differ = bytes(self.kind) != bytes(given) or self.merges != (header.merges > 0) or n_dropped > 0
         wanted_bytes = sum(run.n_bytes(run.wanted[0]) for run in self._runs)
         self.n_bytes = wanted_bytes + self.n_queries * self._query_row_bytes + self._rest_bytes
 

@@ -37,6 +37,11 @@ class RowArchive:
         self._work = c.c_void_p()  # the recall that `begin_recall` began
         library.call(name, *arguments, c.byref(self._handle))
 
+    @property
+    def handle(self) -> c.c_void_p:
+        """The archive, for calls of the library."""
+        return self._handle
+
     @classmethod
     def read(cls, cache: Cache, fd: int, offset: int, begin: int, end: int) -> RowArchive:
         """Return an archive of the positions [begin, end) that another one has left in a file, from byte `offset` on.

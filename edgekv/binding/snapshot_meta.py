@@ -34,23 +34,32 @@ class Source(Protocol):
 
 
 class CachedSource:
-    """The snapshot of a cache as it is now."""
+    """The snapshot of a cache as it is now.
 
-    def __init__(self, cache: Cache) -> None:
-        self.n_bytes = cache.snapshot_bytes
+    archive: the one whose rows it leaves out; None = it has all rows
+    """
+
+    def __init__(self, cache: Cache, archive: c.c_void_p | None = None) -> None:
+        self.n_bytes = cache.snapshot_bytes_beside(archive)
         self._cache = cache
+        self._archive = archive
 
     def read_into(self, first: int, into: Bytes) -> None:
         """Fill `into` with bytes of the snapshot from byte `first` on."""
-        self._cache.copy_snapshot(first, into)
+        self._cache.copy_snapshot(first, into, self._archive)
 
     def pieces(self) -> Iterator[Bytes]:
         """Yield the snapshot in pieces. The next piece overwrites the last one."""
-        buffer = np.empty(CHUNK_BYTES, np.uint8)
-        for first in range(0, self.n_bytes, CHUNK_BYTES):
-            piece = buffer[: self.n_bytes - first]
-            self.read_into(first, piece)
-            yield piece
+        return pieces(self)
+
+
+def pieces(source: Source, first: int = 0) -> Iterator[Bytes]:
+    """Yield a snapshot from byte `first` on in pieces. The next piece overwrites the last one."""
+    buffer = np.empty(CHUNK_BYTES, np.uint8)
+    for at in range(first, source.n_bytes, CHUNK_BYTES):
+        piece = buffer[: source.n_bytes - at]
+        source.read_into(at, piece)
+        yield piece
 
 
 @dataclass

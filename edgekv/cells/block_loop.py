@@ -9,10 +9,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from edgekv.archive.row_files import Mark
 from edgekv.archive.session_archive import ROUNDS, Archive, recalled_cells
 from edgekv.binding import structs
 from edgekv.binding.cache import Cache
-from edgekv.binding.convert_cells import convert_cells
+from edgekv.binding.convert_cells import restore_cells
 from edgekv.binding.snapshot_meta import CachedSource
 from edgekv.memory.raw_files import RawFile
 from edgekv.options import UBATCH, Options
@@ -195,6 +196,21 @@ class BlockLoop:
         """Bytes of a snapshot, if it was taken now."""
         return self.cache.snapshot_bytes + self._proposer.nbytes
 
+    @property
+    def stored_bytes(self) -> int:
+        """The most bytes of a snapshot beside the archive, if it was taken now."""
+        rows = None if self.archive is None else self.archive.handle
+        return self.cache.snapshot_bytes_beside(rows) + self._proposer.nbytes
+
+    def mark(self) -> Mark | None:
+        """Return a mark of all tokens, which are archived if some were; None = there is no archive."""
+        archive = self.archive
+        if archive is None:
+            return None
+        if archive.n_tokens:
+            self._append(archive)
+        return archive.mark(self.cache.n_past)
+
     def snapshot(self) -> BlockLoopSnapshot:
         """Copy the cells and the notes on them into memory, without counters and budget."""
         return BlockLoopSnapshot(self.cache.snapshot(), self.notes)
@@ -211,13 +227,15 @@ class BlockLoop:
         about: Mapping[str, Any] | None = None,
         *further: Section,
         packed: bool = False,
+        archived: Mark | None = None,
     ) -> None:
         """Write a snapshot file to an empty file. The cells pass through memory in pieces. Raises OSError.
 
         about, further: more values and sections
         packed: compress the cells
+        archived: rows that the file leaves out
         """
-        cells, notes = CachedSource(self.cache), self.notes
+        cells, notes = CachedSource(self.cache, None if archived is None else archived.handle), self.notes
         history = Section.of(HISTORY, np.frombuffer(notes.history, np.uint8))
         sections = [Section(CELLS, cells.n_bytes, cells.pieces(), packed), history, *further]
         write_snapshot_file(file, {**(about or {}), **notes.values()}, sections)
@@ -232,16 +250,18 @@ class BlockLoop:
         self.cache.restore(snapshot.cells)
         self.take(snapshot.notes)
 
-    def load(self, file: SnapshotFile) -> None:
-        """Go back to a snapshot in a file, which this block loop has written.
+    def load(self, file: SnapshotFile, archived: Mark | None = None) -> None:
+        """Go back to a snapshot in a file, which a block loop of this engine has written.
 
-        Raises OSError and SessionFileError if it cannot be read; the cells are then as before, or empty. After any
-        other exception, call `load` again or empty the cells.
+        archived: the rows that the file leaves out
+
+        Raises OSError, SessionFileError and ArchiveError if it cannot be read; the cells are then as before, or empty.
+        After any other exception, call `load` again or empty the cells.
         """
         notes = BlockLoopNotes.of(file)
         self.settle()
         self._forget_open()
-        convert_cells(file, self.cache)
+        restore_cells(file, self.cache, None if archived is None else archived.handle)
         self.take(notes)
 
     def take(self, notes: BlockLoopNotes) -> None:

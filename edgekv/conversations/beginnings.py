@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 from edgekv.archive.row_files import Mark
 from edgekv.cells.block_loop import BlockLoop
-from edgekv.errors import SessionFileError
+from edgekv.errors import ArchiveError, SessionFileError
 from edgekv.store.temp_array import WINDOW, temp_file
 
 from .stored_snapshot import StoredSnapshot
@@ -45,14 +45,17 @@ class Beginning(NamedTuple):
 
     is_whole: nothing was evicted, so every token has its cells
     turns: the state of its turns, one of `prompt.turns.Turns`
-    archive: the archived rows of its tokens; None = conversations have no archives
     """
 
     key: BeginningKey
     is_whole: bool
     turns: str
     stored: StoredSnapshot
-    archive: Mark | None
+
+    @property
+    def archived(self) -> Mark | None:
+        """The archived rows of its tokens; None = conversations have no archives."""
+        return self.stored.archived
 
     @property
     def is_there(self) -> bool:
@@ -67,7 +70,7 @@ class Beginning(NamedTuple):
             self.stored.load(block_loop)
             if self.is_whole:  # no key was turned, however long the history was that it was read for
                 block_loop.repositioning.clear()
-        except (OSError, SessionFileError):
+        except (OSError, SessionFileError, ArchiveError):
             self.stored.close()
         return self.is_there
 
@@ -134,17 +137,16 @@ class Beginnings:
 
         It is left out if there is no room for it, or the disk does not take it.
         """
-        n_bytes = block_loop.snapshot_bytes
-        room = self._limit() - n_bytes
+        room = self._limit() - block_loop.stored_bytes
         if room < 0:
             return
         self.shrink(room, most=MAX_BEGINNINGS - 1)
         is_whole = block_loop.cache.n_cells == key.n_past
         archive = block_loop.archive
+        archived = None if archive is None else archive.share(block_loop.cache, key.n_past)
         with suppress(OSError):
-            stored = StoredSnapshot(temp_file(self._folder), block_loop)
-            mark = None if archive is None else archive.share(block_loop.cache, key.n_past)
-            self._all.append(Beginning(key, is_whole, turns, stored, mark))
+            stored = StoredSnapshot(temp_file(self._folder), block_loop, archived)
+            self._all.append(Beginning(key, is_whole, turns, stored))
 
     def forget(self, beginning: Beginning) -> None:
         """Remove a beginning."""

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TypeVar
 
 from edgekv.cells.block_loop import BlockLoop
-from edgekv.errors import SessionEvictedError, SessionFileError, SwapError
+from edgekv.errors import ArchiveError, SessionEvictedError, SessionFileError, SwapError
 
 from .beginnings import Beginnings
 from .kept_beginnings import KeptBeginnings
@@ -273,9 +273,10 @@ class CacheSlots:
         """Fill the cells from a file. Raises SwapError if it cannot be read, SessionEvictedError if it is damaged."""
         try:
             snapshot.load(block_loop)
-        except SessionFileError as error:
+        except (ArchiveError, SessionFileError) as error:
             block_loop.clear()
-            sequence.lost = "what this session had read and said cannot be read back: its temporary file was changed"
+            why = "its temporary file was changed" if isinstance(error, SessionFileError) else str(error)
+            sequence.lost = f"what this session had read and said cannot be read back: {why}"
             raise sequence.evicted() from error
         except OSError as error:
             block_loop.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from edgekv.archive.session_archive import Archive
 from edgekv.cells.block_loop import BlockLoop
 from edgekv.store.block_file import BlockFile
 
@@ -53,12 +54,12 @@ class Checkpoints:
 
         Raises OSError if the disk has no room for it.
         """
-        if block_loop.snapshot_bytes > self.max_bytes:
+        if block_loop.stored_bytes > self.max_bytes:
             self.drop_from(n_past)
             return
         if self._file is None:
             self._file = BlockFile(self._folder)
-        stored = StoredSnapshot(self._file.part(), block_loop)
+        stored = StoredSnapshot(self._file.part(), block_loop, block_loop.mark())
         self.drop_from(n_past)
         self._all.append(Checkpoint(n_past, said, stored))
         while len(self._all) > 1 and (self.nbytes > self.max_bytes or len(self._all) > MAX_CHECKPOINTS):
@@ -72,6 +73,13 @@ class Checkpoints:
         """Remove the checkpoints of n tokens and more."""
         while self._all and self._all[-1].n_past >= n:
             self._all.pop().stored.close()
+
+    def drop_those_beside_others(self, archive: Archive) -> None:
+        """Remove the checkpoints whose rows are not those that an archive has of their tokens."""
+        gone = [checkpoint for checkpoint in self._all if not archive.has(checkpoint.stored.archived)]
+        self._all = [checkpoint for checkpoint in self._all if checkpoint not in gone]
+        for checkpoint in gone:
+            checkpoint.stored.close()
 
     def close(self) -> None:
         """Remove all checkpoints."""

@@ -273,7 +273,7 @@ class SequenceState:
                 history.checkpoints.drop_from(n_common + 1)
                 history.log = log
                 self.set(Said(beginning.turns))
-                self._go_to_archive(beginning.archive)
+                self._go_to_archive(beginning.archived)
             else:
                 self.set(history.back_to(n_common, self.block_loop))
                 history.log.cut(n_common)
@@ -306,6 +306,8 @@ class SequenceState:
         """Have the archive go to the tokens of a mark, which have the cells now."""
         if self.archive is not None:
             self.archive.go_to(mark, self.block_loop.cache)
+            if self.history is not None:
+                self.history.checkpoints.drop_those_beside_others(self.archive)
 
     def _change(self, change: Callable[[], None]) -> None:
         """Change cells, log and turns as one. After an exception the next `settle` makes the whole change again.

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from edgekv.cells.block_loop import BlockLoop
 from edgekv.cells.token_blocks import blocks
-from edgekv.errors import ConfigError, SessionError, SessionFileError
+from edgekv.errors import ArchiveError, ConfigError, SessionError, SessionFileError
 from edgekv.generation.request import Logging
 from edgekv.memory.sizes import MIB, format_size
 from edgekv.planning.plan import Plan
@@ -61,13 +61,13 @@ class SessionHistory:
         """Restore the newest checkpoint of at most n tokens, or the beginning; returns what was said by then.
 
         After an exception call it again: the cells are then as before, as in the checkpoint, or of no use. Removes
-        later checkpoints, and those whose file cannot be read.
+        later checkpoints, and those that cannot be read.
         """
         self.checkpoints.drop_from(n + 1)
         while (checkpoint := self.checkpoints.newest) is not None:
             try:
                 checkpoint.stored.load(block_loop)
-            except (OSError, SessionFileError):
+            except (OSError, SessionFileError, ArchiveError):
                 self.checkpoints.drop_from(checkpoint.n_past)
             else:
                 return checkpoint.said

@@ -6,6 +6,7 @@ import atexit  # noqa: F401  (weakref.finalize imports it, which would be after 
 import weakref
 from io import FileIO
 
+from edgekv.archive.row_files import Mark
 from edgekv.cells.block_loop import BlockLoop
 from edgekv.store.block_file import Part
 from edgekv.store.snapshot_file import SnapshotFile
@@ -14,23 +15,28 @@ from edgekv.store.snapshot_file import SnapshotFile
 class StoredSnapshot:
     """A snapshot file of a block loop as it is now. It is gone when it is closed, or when the process ends.
 
-    nbytes: bytes of its cells and history
+    nbytes: bytes of the file's cells and history
+    archived: marks the archived rows, which the file leaves out; None = there is no archive
     close: removes it
 
     Nothing is flushed to the disk, because no other process reads it.
     """
 
-    def __init__(self, file: FileIO | Part, block_loop: BlockLoop) -> None:
-        """Write it to an empty file, which belongs to it then. Raise OSError if that fails; then nothing is left."""
-        self.nbytes = block_loop.snapshot_bytes
+    def __init__(self, file: FileIO | Part, block_loop: BlockLoop, archived: Mark | None) -> None:
+        """Write it to an empty file, which belongs to it then. Raise OSError if that fails; then nothing is left.
+
+        archived: of the block loop's tokens
+        """
+        self.archived = archived
+        self.nbytes = block_loop.stored_bytes
         self.file = file
         self.close = weakref.finalize(self, file.close)
         try:
-            block_loop.write(self.file)
+            block_loop.write(self.file, archived=self.archived)
         except BaseException:
             self.close()
             raise
 
     def load(self, block_loop: BlockLoop) -> None:
         """Put the block loop back into this state. Raises the errors of `BlockLoop.load`."""
-        block_loop.load(SnapshotFile(self.file, "the file of a session"))
+        block_loop.load(SnapshotFile(self.file, "the file of a session"), self.archived)

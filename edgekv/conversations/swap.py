@@ -89,15 +89,15 @@ class SwapSpace:
 
         Raises SwapError if there is no room. No sequence is evicted then, unless the disk fails.
         """
-        n_bytes, limit = block_loop.snapshot_bytes, self.limit
+        n_bytes, n_stored, limit = block_loop.snapshot_bytes, block_loop.stored_bytes, self.limit
         coming = self._swapped.get(following)
         stays = coming.nbytes if isinstance(coming, BlockLoopSnapshot) else 0
         if self._folder_limit == 0 and n_bytes + stays > limit:
             raise self._full(n_bytes)
         if coming is None:
-            self._admit(n_bytes, limit)
+            self._admit(n_stored, limit)
         while self.memory_bytes + n_bytes > limit:
-            if self._fits_folder(n_bytes, following):
+            if self._fits_folder(n_stored, following):
                 self._swapped[sequence] = self.written(block_loop)
                 return
             self._evict_oldest(n_bytes, following)
@@ -152,11 +152,11 @@ class SwapSpace:
     def written(self, block_loop: BlockLoop) -> StoredSnapshot:
         """Write the cells of a block loop to a file of the folder. Raises SwapError."""
         try:
-            return StoredSnapshot(temp_file(self._folder), block_loop)
+            return StoredSnapshot(temp_file(self._folder), block_loop, block_loop.mark())
         except OSError as error:
             where = "the folder that TMPDIR names" if self._folder is None else f"swap_dir={self._folder!r}"
             raise SwapError(
-                f"{where} does not take the {format_size(block_loop.snapshot_bytes)} of a swapped-out session: "
+                f"{where} does not take the {format_size(block_loop.stored_bytes)} of a swapped-out session: "
                 f"{error.strerror or error}; make room there, close sessions, or name another swap_dir"
             ) from error
 

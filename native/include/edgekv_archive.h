@@ -209,6 +209,15 @@ EDGEKV_API enum edgekv_status edgekv_cache_refill(
                                char * err,
                              size_t   err_size);
 
+// Bring the rows that a snapshot left out back to their cells, after edgekv_cache_restore_numbers. Threads of the cache share the heads.
+//   archive : one with the positions of that with which the snapshot was saved
+//   EDGEKV_STATUS_ARCHIVE  the file cannot be read or is not what was written; the cells are then of no use but for edgekv_cache_clear
+EDGEKV_API enum edgekv_status edgekv_cache_restore_archived(
+                struct edgekv_cache * cache,
+        const struct edgekv_archive * archive,
+                               char * err,
+                             size_t   err_size);
+
 // Bytes that an archive holds, and a recall takes while it runs.
 //   n_probe : tokens of a probe, at most
 EDGEKV_API uint64_t edgekv_archive_estimate_bytes(

@@ -71,11 +71,17 @@ struct edgekv_snapshot {
     int32_t                     rope_past;  // the position that RoPE will turn it by
     int32_t                     normed;     // tokens before it have their wo_norm
     uint32_t                    ring_head;  // cell where llama.cpp looks for a free one
-    uint32_t                    merges;     // 0 or 1: whether log_count is there
+    uint32_t                    merges;     // 0; 1 = log_count is there; 2 = and keys were turned while cells were means
 };
 
+struct edgekv_archive;
+
 // Bytes of a snapshot taken now.
-EDGEKV_API uint64_t edgekv_cache_snapshot_bytes(const struct edgekv_cache * cache);
+//   archive : one of the cache's tokens (edgekv_archive.h). The rows that it has as the cells have them are left out: those of archived
+//             positions, but for means, and for keys if some were turned to other RoPE positions. NULL = nothing is left out
+EDGEKV_API uint64_t edgekv_cache_snapshot_bytes(
+     const struct edgekv_cache * cache,
+   const struct edgekv_archive * archive);
 
 // The most bytes of a snapshot of a cache with n_cells cells per head, without its states and the rows of sliding windows.
 //   numbers_bytes : out: of these, the most that come before the rows
@@ -85,10 +91,12 @@ EDGEKV_API uint64_t edgekv_snapshot_estimate_bytes(
                             uint32_t   n_cells,
                             uint64_t * numbers_bytes);
 
-// Write the bytes [first, first + n) of a snapshot to dst.
+// Write the bytes [first, first + n) of a snapshot to dst, without the rows that an archive has (NULL = a whole one). The numbers before
+// the rows are those of a whole snapshot.
 //   EDGEKV_STATUS_INVALID_ARGUMENT  it has fewer
 EDGEKV_API enum edgekv_status edgekv_cache_save(
            const struct edgekv_cache * cache,
+         const struct edgekv_archive * archive,
                             uint64_t   first,
                                 void * dst,
                               size_t   n,
@@ -104,8 +112,8 @@ EDGEKV_API enum edgekv_status edgekv_cache_restore(
                                 char * err,
                               size_t   err_size);
 
-// The same with the first rows_begin bytes of a snapshot. Nothing but edgekv_cache_restore_rows may follow until that has brought
-// all rows, or edgekv_cache_clear: the cache holds those of before.
+// The same with the first rows_begin bytes of a snapshot. Nothing but edgekv_cache_restore_rows and edgekv_cache_restore_archived may
+// follow until they have brought all rows, or edgekv_cache_clear: the cache holds those of before.
 EDGEKV_API enum edgekv_status edgekv_cache_restore_numbers(
                  struct edgekv_cache * cache,
                           const void * src,
@@ -114,9 +122,11 @@ EDGEKV_API enum edgekv_status edgekv_cache_restore_numbers(
                               size_t   err_size);
 
 // Write n bytes over those that a snapshot taken now would have from byte `first` on, which must all be of rows.
+//   archive : NULL, or one with the positions of that with which the snapshot was saved
 //   EDGEKV_STATUS_INVALID_ARGUMENT  they are not
 EDGEKV_API enum edgekv_status edgekv_cache_restore_rows(
                  struct edgekv_cache * cache,
+         const struct edgekv_archive * archive,
                             uint64_t   first,
                           const void * src,
                               size_t   n,

@@ -126,15 +126,15 @@ static void feed_and_compact(struct llama_context * ctx) {
     CHECK(rows.n == BUDGET && rows.dim == shape.head_dim_k && rows.data == keys);
     free(keys);
 
-    const size_t n_bytes  = (size_t) edgekv_cache_snapshot_bytes(cache);
+    const size_t n_bytes  = (size_t) edgekv_cache_snapshot_bytes(cache, NULL);
     void *       snapshot = malloc(n_bytes);
     CHECK(snapshot != NULL && n_bytes > shape.cell_bytes * BUDGET);
-    CHECK(edgekv_cache_save(cache, 0, snapshot, n_bytes, err, sizeof(err)) == EDGEKV_STATUS_OK);
+    CHECK(edgekv_cache_save(cache, NULL, 0, snapshot, n_bytes, err, sizeof(err)) == EDGEKV_STATUS_OK);
     CHECK(edgekv_cache_clear(cache, err, sizeof(err)) == EDGEKV_STATUS_OK);
     CHECK(edgekv_cache_restore(cache, snapshot, n_bytes, err, sizeof(err)) == EDGEKV_STATUS_OK);
     const size_t rows_begin = (size_t) ((const struct edgekv_snapshot *) snapshot)->rows_begin;
     CHECK(edgekv_cache_restore_numbers(cache, snapshot, rows_begin, err, sizeof(err)) == EDGEKV_STATUS_OK);
-    CHECK(edgekv_cache_restore_rows(cache, rows_begin, (const char *) snapshot + rows_begin, n_bytes - rows_begin, err,
+    CHECK(edgekv_cache_restore_rows(cache, NULL, rows_begin, (const char *) snapshot + rows_begin, n_bytes - rows_begin, err,
                                     sizeof(err)) == EDGEKV_STATUS_OK);
     CHECK(edgekv_cache_n_cells(cache) == BUDGET && edgekv_cache_n_past(cache) == 12 * BLOCK);
     free(snapshot);

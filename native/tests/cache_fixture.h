@@ -106,8 +106,8 @@ inline Cache open_cache(const Context & context, const edgekv_cache_params & nee
 using Bytes = std::vector<char>;
 
 inline Bytes save(const Cache & cache) {
-    Bytes bytes(edgekv_cache_snapshot_bytes(cache.get()));
-    CHECK(edgekv_cache_save(cache.get(), 0, bytes.data(), bytes.size(), nullptr, 0) == EDGEKV_STATUS_OK);
+    Bytes bytes(edgekv_cache_snapshot_bytes(cache.get(), nullptr));
+    CHECK(edgekv_cache_save(cache.get(), nullptr, 0, bytes.data(), bytes.size(), nullptr, 0) == EDGEKV_STATUS_OK);
     return bytes;
 }
 

@@ -164,7 +164,7 @@ void test_operations(const Model & model, const char * kv_type) {
         fail_each("probe", cache, before, probe, norms, compaction(variant.policy, false, true));
 
         Bytes           room(before.size());
-        const Operation saved = [&](edgekv_cache * c) { return edgekv_cache_save(c, 0, room.data(), room.size(), nullptr, 0); };
+        const Operation saved = [&](edgekv_cache * c) { return edgekv_cache_save(c, nullptr, 0, room.data(), room.size(), nullptr, 0); };
         fail_each("save", cache, before, saved, norms);
         CHECK(room == before);
 
@@ -179,7 +179,7 @@ void test_operations(const Model & model, const char * kv_type) {
         const Operation numbered = [&](edgekv_cache * c) {
             const edgekv_status status = edgekv_cache_restore_numbers(c, before.data(), head.rows_begin, nullptr, 0);
             return status != EDGEKV_STATUS_OK ? status
-                                              : edgekv_cache_restore_rows(c, head.rows_begin, before.data() + head.rows_begin,
+                                              : edgekv_cache_restore_rows(c, nullptr, head.rows_begin, before.data() + head.rows_begin,
                                                                           before.size() - head.rows_begin, nullptr, 0);
         };
         fail_each("restore in two", cache, before, numbered, norms);
@@ -241,6 +241,29 @@ void test_archive(const Model & model, const char * kv_type) {
     CHECK(restore(cache, earlier) == EDGEKV_STATUS_OK);
     CHECK(refilled(cache.get()) == EDGEKV_STATUS_OK && compaction(policy)(cache.get()) == EDGEKV_STATUS_OK && save(cache) == before);
     CHECK(refilled(cache.get()) == EDGEKV_STATUS_INVALID_STATE); // no token after these is archived
+
+    // recalled rows, and those of tokens that are not archived yet
+    CHECK(recalled(cache.get()) == EDGEKV_STATUS_OK && feed(cache, 3) == EDGEKV_STATUS_OK);
+    const Bytes whole = save(cache);
+    Bytes       beside(edgekv_cache_snapshot_bytes(cache.get(), archive));
+    CHECK(beside.size() < whole.size());
+    CHECK(edgekv_cache_save(cache.get(), archive, 0, beside.data(), beside.size(), nullptr, 0) == EDGEKV_STATUS_OK);
+    CHECK(edgekv_cache_save(cache.get(), archive, 1, beside.data(), beside.size(), nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    edgekv_snapshot head;
+    std::memcpy(&head, beside.data(), sizeof(head));
+    const uint64_t  n_rows          = beside.size() - head.rows_begin;
+    const Operation brought         = [&](edgekv_cache * c) { return edgekv_cache_restore_archived(c, archive, nullptr, 0); };
+    const auto      brought_rows_of = [&](edgekv_cache * c) {
+        return edgekv_cache_restore_rows(c, archive, head.rows_begin, beside.data() + head.rows_begin, n_rows, nullptr, 0);
+    };
+    CHECK(restore(cache, earlier) == EDGEKV_STATUS_OK);
+    CHECK(edgekv_cache_restore_numbers(cache.get(), beside.data(), head.rows_begin, nullptr, 0) == EDGEKV_STATUS_OK);
+    CHECK(brought_rows_of(cache.get()) == EDGEKV_STATUS_OK && save(cache) != whole);
+    CHECK(brought(cache.get()) == EDGEKV_STATUS_OK && save(cache) == whole);
+    CHECK(edgekv_cache_restore_rows(cache.get(), archive, head.rows_begin + 1, beside.data(), n_rows, nullptr, 0) ==
+          EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_cache_restore_archived(cache.get(), nullptr, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    fail_each("rows of an archive", cache, whole, brought, true, compaction(policy));
 
     std::FILE *     own      = std::tmpfile();
     const Operation branched = [&](edgekv_cache * c) {

@@ -77,18 +77,18 @@ void test_pieces(const Model & model, const char * kv_type) {
             Bytes pieces(taken.size());
             for (size_t at = 0; at < taken.size(); at += n) {
                 const size_t there = std::min(n, taken.size() - at);
-                CHECK(edgekv_cache_save(one.cache.get(), at, pieces.data() + at, there, nullptr, 0) == EDGEKV_STATUS_OK);
+                CHECK(edgekv_cache_save(one.cache.get(), nullptr, at, pieces.data() + at, there, nullptr, 0) == EDGEKV_STATUS_OK);
             }
             CHECK(pieces == taken);
             for (size_t at = begin; at < taken.size(); at += n) {
                 const size_t there = std::min(n, taken.size() - at);
                 const Bytes  zeros(there);
-                CHECK(edgekv_cache_restore_rows(other.cache.get(), at, zeros.data(), there, nullptr, 0) == EDGEKV_STATUS_OK);
+                CHECK(edgekv_cache_restore_rows(other.cache.get(), nullptr, at, zeros.data(), there, nullptr, 0) == EDGEKV_STATUS_OK);
             }
             CHECK(save(other.cache) != taken);
             for (size_t at = begin; at < taken.size(); at += n) {
                 const size_t there = std::min(n, taken.size() - at);
-                CHECK(edgekv_cache_restore_rows(other.cache.get(), at, taken.data() + at, there, nullptr, 0) == EDGEKV_STATUS_OK);
+                CHECK(edgekv_cache_restore_rows(other.cache.get(), nullptr, at, taken.data() + at, there, nullptr, 0) == EDGEKV_STATUS_OK);
             }
             CHECK(save(other.cache) == taken);
         }
@@ -234,22 +234,22 @@ void test_refusals(const Model & model, const char * kv_type) {
     char       small[8];
     const auto rows_begin = header.rows_begin;
     for (const uint64_t first : { uint64_t(size - 7), uint64_t(size + 1), UINT64_MAX }) {
-        CHECK(edgekv_cache_save(opened.cache.get(), first, small, 8, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
-        CHECK(edgekv_cache_restore_rows(opened.cache.get(), first, small, 8, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+        CHECK(edgekv_cache_save(opened.cache.get(), nullptr, first, small, 8, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+        CHECK(edgekv_cache_restore_rows(opened.cache.get(), nullptr, first, small, 8, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
     }
-    CHECK(edgekv_cache_restore_rows(opened.cache.get(), rows_begin - 1, small, 1, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
-    CHECK(edgekv_cache_restore_rows(opened.cache.get(), 0, small, 8, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
-    CHECK(edgekv_cache_restore_rows(opened.cache.get(), rows_begin, nullptr, 8, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
-    CHECK(edgekv_cache_restore_rows(nullptr, rows_begin, small, 8, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
-    CHECK(edgekv_cache_save(opened.cache.get(), 0, nullptr, size, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
-    CHECK(edgekv_cache_save(nullptr, 0, small, sizeof(small), nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_cache_restore_rows(opened.cache.get(), nullptr, rows_begin - 1, small, 1, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_cache_restore_rows(opened.cache.get(), nullptr, 0, small, 8, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_cache_restore_rows(opened.cache.get(), nullptr, rows_begin, nullptr, 8, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_cache_restore_rows(nullptr, nullptr, rows_begin, small, 8, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_cache_save(opened.cache.get(), nullptr, 0, nullptr, size, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_cache_save(nullptr, nullptr, 0, small, sizeof(small), nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
     CHECK(edgekv_cache_restore(opened.cache.get(), taken.data(), rows_begin, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
     CHECK(edgekv_cache_restore_numbers(opened.cache.get(), taken.data(), size, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
     CHECK(edgekv_cache_restore_numbers(nullptr, taken.data(), rows_begin, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
     CHECK(save(opened.cache) == taken);
     CHECK(edgekv_cache_restore(opened.cache.get(), nullptr, size, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
     CHECK(edgekv_cache_restore(nullptr, small, sizeof(small), nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
-    CHECK(edgekv_cache_snapshot_bytes(nullptr) == 0);
+    CHECK(edgekv_cache_snapshot_bytes(nullptr, nullptr) == 0);
 }
 
 // A plan's bytes of a snapshot are those that one has where all cells are used.

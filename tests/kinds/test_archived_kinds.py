@@ -88,6 +88,24 @@ def test_turned_keys_that_all_come_back_meet_the_same_distances(family_model, na
     assert max(map(error, found, expected)) < SHORT_BATCHES
 
 
+@pytest.mark.parametrize("name", OF_EACH_STATE)
+def test_sessions_of_every_kind_come_back_from_the_disk(family_model, name):
+    """Archived rows by their positions, windows and states whole."""
+    options = OPTIONS | {"block": 32, "archive": "1MiB", "reposition": "never", "swap_memory": 0}
+
+    def said(session):
+        return "".join(session.chat("What is there?", max_tokens=4, sampling=GREEDY, ignore_eos=True))
+
+    with edgekv.Runtime(family_model(name), **options) as rt, rt.session() as session, rt.session() as other:
+        other.read("another text")
+        session.read("the old house by the river " * 20)
+        said(session)
+        before = rt.block_loop.cache.snapshot().data
+        other.budgets()
+        session.budgets()
+        assert np.array_equal(rt.block_loop.cache.snapshot().data, before)
+
+
 @pytest.mark.parametrize("policy", ["keydiff", "keydiff+merge"])
 @pytest.mark.parametrize("name", OF_EACH_STATE)
 def test_sessions_of_every_kind_recall(family_model, name, policy):

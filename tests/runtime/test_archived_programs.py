@@ -12,12 +12,12 @@ from small import words
 from edgekv.generation.sampler import GREEDY
 
 N_STEPS = 14
-ARCHIVED = {"archive": "4MiB", "reposition": "never", "swap_memory": "64MiB"}
-VARIANTS = [
-    {"policy": "keydiff"},
-    {"policy": "snapkv+ada", "kv_type": "q8_0"},
-    {"policy": "tova", "parallel": 2, "repack": False},
-    {"policy": "keydiff+ada(scope=model)", "kv_type": "q4_0"},
+ARCHIVED = {"archive": "4MiB", "reposition": "never"}
+VARIANTS = [  # sessions without the cells lie in memory, or on the disk beside their archive
+    {"policy": "keydiff", "swap_memory": 0},
+    {"policy": "snapkv+ada", "kv_type": "q8_0", "swap_memory": "64MiB"},
+    {"policy": "tova", "parallel": 2, "repack": False, "swap_memory": 0},
+    {"policy": "keydiff+ada(scope=model)", "kv_type": "q4_0", "swap_memory": 0},
 ]
 HEADS = list(itertools.product(range(2), range(2)))
 pytestmark = pytest.mark.usefixtures("talkative")

@@ -605,7 +605,7 @@ def test_a_disk_without_room_loses_nothing(open_runtime, monkeypatch):
         say(session)
         n_past = session.n_past
 
-        def full(*_):
+        def full(*_, **__):
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr("edgekv.cells.block_loop.BlockLoop.write", full)

@@ -15,9 +15,12 @@ from edgekv.store.block_file import BLOCK_BYTES
 
 class FakeBlockLoop:
     def __init__(self, n_bytes):
-        self.snapshot_bytes = n_bytes
+        self.stored_bytes = n_bytes
 
-    def write(self, file):
+    def mark(self):
+        return None
+
+    def write(self, file, archived):
         file.write(b"cells")
 
 
@@ -83,8 +86,8 @@ def test_one_that_cannot_be_written_leaves_the_others(open_checkpoints):
     add(checkpoints, 5)
 
     class Failing(FakeBlockLoop):
-        def write(self, file):
-            super().write(file)
+        def write(self, file, archived):
+            super().write(file, archived)
             raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space"):

@@ -66,6 +66,18 @@ def framed(header):
 # ---- the format ----
 
 
+def test_the_next_piece_may_overwrite_the_last_one(tmp_path):
+    def pieces():
+        buffer = np.empty(2, np.int32)
+        for i in range(5):
+            buffer[:] = i
+            yield buffer
+
+    write(tmp_path / "a", {}, [Section("tokens", 40, pieces())])
+    with open_snapshot_file(tmp_path / "a") as file:
+        assert np.concatenate(list(file.numbers("tokens"))).tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+
+
 def test_what_is_written_is_read(path):
     with open_snapshot_file(path) as file:
         assert file.header.values == ABOUT

@@ -2,6 +2,7 @@
 #include "archive/archive.h"
 #include "archive/recall.h"
 #include "archive/refill.h"
+#include "archive/restore.h"
 #include "edgekv_archive.h"
 #include "hooks/given.h"
 #include "hooks/status.h"
@@ -134,6 +135,14 @@ enum edgekv_status edgekv_cache_refill(struct edgekv_cache * cache, const struct
     return guard(err, err_size, [&] {
         require(cache && archive, "cache or archive is NULL");
         refill(*cache, *archive, n);
+    });
+}
+
+enum edgekv_status edgekv_cache_restore_archived(struct edgekv_cache * cache, const struct edgekv_archive * archive, char * err,
+                                                 size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(cache && archive, "cache or archive is NULL");
+        restore_archived(*cache, *archive);
     });
 }
 

@@ -1,4 +1,5 @@
 // The entry points that work on the cache of a context.
+#include "archive/archive.h"
 #include "cache/cache.h"
 #include "evict/compaction.h"
 #include "evict/merge.h"
@@ -10,6 +11,10 @@
 using namespace edgekv;
 
 namespace {
+
+FiledRows filed_rows(const edgekv_cache & cache, const edgekv_archive * archive) {
+    return archive == nullptr ? FiledRows{} : archive->filed(cache);
+}
 
 // Rows of queries that a cache keeps, of the text and of a probe.
 uint64_t n_query_rows(const edgekv_cache_params & params) { return n_text_rows(params.n_query_rows, params.n_draft) + params.n_probe_rows; }
@@ -242,17 +247,17 @@ enum edgekv_status edgekv_cache_read(const struct edgekv_cache * cache, uint32_t
     });
 }
 
-uint64_t edgekv_cache_snapshot_bytes(const struct edgekv_cache * cache) {
+uint64_t edgekv_cache_snapshot_bytes(const struct edgekv_cache * cache, const struct edgekv_archive * archive) {
     uint64_t n_bytes = 0;
-    guard(nullptr, 0, [&] { n_bytes = cache == nullptr ? 0 : cache->snapshot_bytes(); });
+    guard(nullptr, 0, [&] { n_bytes = cache == nullptr ? 0 : cache->snapshot_bytes(filed_rows(*cache, archive)); });
     return n_bytes;
 }
 
-enum edgekv_status edgekv_cache_save(const struct edgekv_cache * cache, uint64_t first, void * dst, size_t n, char * err,
-                                     size_t err_size) {
+enum edgekv_status edgekv_cache_save(const struct edgekv_cache * cache, const struct edgekv_archive * archive, uint64_t first, void * dst,
+                                     size_t n, char * err, size_t err_size) {
     return guard(err, err_size, [&] {
         require(cache && dst, "cache or dst is NULL");
-        cache->save(first, dst, n);
+        cache->save(filed_rows(*cache, archive), first, dst, n);
     });
 }
 
@@ -271,11 +276,11 @@ enum edgekv_status edgekv_cache_restore_numbers(struct edgekv_cache * cache, con
     });
 }
 
-enum edgekv_status edgekv_cache_restore_rows(struct edgekv_cache * cache, uint64_t first, const void * src, size_t n, char * err,
-                                             size_t err_size) {
+enum edgekv_status edgekv_cache_restore_rows(struct edgekv_cache * cache, const struct edgekv_archive * archive, uint64_t first,
+                                             const void * src, size_t n, char * err, size_t err_size) {
     return guard(err, err_size, [&] {
         require(cache && src, "cache or src is NULL");
-        cache->restore_rows(first, src, n);
+        cache->restore_rows(filed_rows(*cache, archive), first, src, n);
     });
 }
 

@@ -48,11 +48,11 @@ edgekv_archive::edgekv_archive(const edgekv_cache & cache, int fd, uint64_t offs
     file_(fd, row_bytes_of(cache), begin, offset), begin_(begin), end_(end), room_(end), limit_(end) {
     require(fd >= 0, "fd is no file");
     require(begin >= 0 && begin <= end && end <= cache.n_past, "archived are positions that were fed");
-    make_buffer();
+    find_first_turned();
 }
 
 edgekv_archive::edgekv_archive(const edgekv_archive & other) :
-    file_(other.file_), begin_(other.begin_), end_(other.end_), room_(other.end_), limit_(other.end_), rows_(other.rows_) {}
+    file_(other.file_), begin_(other.begin_), end_(other.end_), room_(other.end_), limit_(other.end_), first_turned_(other.first_turned_) {}
 
 void edgekv_archive::branch(const edgekv_cache & cache, int32_t end, int fd, uint64_t limit_bytes) {
     require_same_rows(cache);
@@ -60,6 +60,7 @@ void edgekv_archive::branch(const edgekv_cache & cache, int32_t end, int fd, uin
     require(end >= begin_ && end <= end_ && end <= cache.n_past, "an archive branches at a position that it has, and that was fed");
     const int32_t room = room_of(limit_bytes);
     end                = std::max(begin_, std::min(end, room));
+    make_buffer();
     file_.branch(begin_, end, fd);
     end_   = end;
     room_  = room;
@@ -87,6 +88,23 @@ void edgekv_archive::make_buffer() {
         widest = std::max({ widest, head.k, head.v });
     }
     rows_.resize(size_t(SegmentFile::n_tokens) * widest);
+}
+
+// A token has one RoPE position in all heads, so the first one tells.
+void edgekv_archive::find_first_turned() {
+    if (file_.heads().empty()) {
+        return;
+    }
+    std::vector<char>    room(SegmentFile::room(file_.heads().front().k));
+    std::vector<int32_t> rope_positions(SegmentFile::n_tokens);
+    for (int32_t p = begin_; p < end_ && first_turned_ == INT32_MAX;) {
+        const auto n = std::min<int32_t>(end_ - p, SegmentFile::n_tokens - p % static_cast<int32_t>(SegmentFile::n_tokens));
+        file_.read(0, false, p, static_cast<uint32_t>(n), room.data(), rope_positions.data());
+        for (int32_t i = 0; i < n && first_turned_ == INT32_MAX; ++i) {
+            first_turned_ = rope_positions[i] == p + i ? first_turned_ : p + i;
+        }
+        p += n;
+    }
 }
 
 void edgekv_archive::require_same_rows(const edgekv_cache & cache) const {

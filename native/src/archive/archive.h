@@ -28,6 +28,11 @@ struct edgekv_archive {
 
     void cut(int32_t end);
 
+    // The rows that this archive has as the cells of a cache have them, which was fed its tokens.
+    edgekv::FiledRows filed(const edgekv_cache & cache) const {
+        return { begin_, cache.has_turned_means() ? begin_ : end_, !cache.is_turned() && !is_turned() };
+    }
+
     // Throws Error for a cache whose rows are of other sizes.
     void require_same_rows(const edgekv_cache & cache) const;
 
@@ -41,6 +46,7 @@ struct edgekv_archive {
   private:
     int32_t room_of(uint64_t limit_bytes) const;
     void    make_buffer();
+    void    find_first_turned();
     void    append_segment(const edgekv_cache & cache, int32_t p, uint32_t n);
 
     edgekv::SegmentFile file_;
@@ -50,5 +56,5 @@ struct edgekv_archive {
     int32_t             limit_; // first position that is not written: the same, or where writing failed
     int32_t             first_turned_ = INT32_MAX;
     uint64_t            written_bytes_ = 0;
-    std::vector<char>   rows_; // of one head in a segment
+    std::vector<char>   rows_; // room for those of one head in a segment, if it is written to
 };

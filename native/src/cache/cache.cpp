@@ -182,6 +182,18 @@ edgekv_cache::~edgekv_cache() {
     flat_.set_biases(nullptr);
 }
 
+bool edgekv_cache::has_means() const {
+    for (uint32_t il = 0; params_.n_merged > 0 && il < layers_.size(); ++il) {
+        for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
+            const HeadView head = cells(il, g);
+            if (std::any_of(head.log_count, head.log_count + head.n, [](float log_count) { return log_count > 0.0f; })) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 void edgekv_cache::clear() {
     ctx->get_memory()->clear(false);
     flat_.clear();
@@ -193,6 +205,7 @@ void edgekv_cache::clear() {
     n_fresh_   = 0;
     n_missed_  = 0;
     normed_    = 0;
+    turned_means_ = false;
     if (window_) {
         window_->clear();
     }

@@ -72,6 +72,11 @@ struct edgekv_cache {
     // Whether a key, or the next token, has another RoPE position than its own.
     bool is_turned() const;
 
+    bool has_means() const; // whether a cell is one
+
+    // Whether keys were turned while cells were means, which nothing tells apart since.
+    bool has_turned_means() const { return turned_means_; }
+
     // Whether a recall may give some heads fewer tokens than others.
     bool takes_unevenly() const;
 
@@ -85,10 +90,11 @@ struct edgekv_cache {
     void read(uint32_t layer, uint32_t head, bool values, void * dst, size_t dst_size, edgekv_rows & rows) const;
     void read_queries(uint32_t layer, bool probed, float * queries, int32_t * positions, uint32_t & n_rows, float & scale);
 
-    uint64_t snapshot_bytes() const;
-    void     save(uint64_t first, void * dst, size_t n) const;
-    void     restore(const void * src, size_t size, bool with_rows);
-    void     restore_rows(uint64_t first, const void * src, size_t n);
+    // Snapshots without the rows that a file has.
+    uint64_t snapshot_bytes(const edgekv::FiledRows & filed) const;
+    void     save(const edgekv::FiledRows & filed, uint64_t first, void * dst, size_t n) const;
+    void     restore(const void * src, size_t size, bool with_rows); // a whole one
+    void     restore_rows(const edgekv::FiledRows & filed, uint64_t first, const void * src, size_t n);
 
     void              allow(uint32_t n_cells); // of every head on average, from the next compaction on; throws Error for too many
     bool              holds(const std::vector<uint32_t> & cells) const; // throws Error for another number of heads
@@ -173,6 +179,7 @@ struct edgekv_cache {
     uint64_t                           draft_     = 0; // which one of the context's it was
     uint32_t                           n_fresh_   = 0; // tokens fed since the last compaction
     uint32_t                           n_missed_  = 0; // of these, tokens that another cache fed, and whose queries found no room here
+    bool                               turned_means_ = false; // likewise, of the cells now
     int32_t                            normed_    = 0; // positions before it have their norm1(V W_O)
 };
 

@@ -45,6 +45,18 @@ struct HeadView {
     const int32_t * rope_positions() const { return rope_position != nullptr ? rope_position : position; }
 };
 
+// Rows that a file has as the cells have them: those of cells at positions [begin, end) that are no means.
+struct FiledRows {
+    int32_t begin = 0;
+    int32_t end   = 0;
+    bool    keys  = false; // no = their values alone, because keys were turned
+
+    bool has(const HeadView & head, uint32_t cell, bool values) const {
+        const int32_t p = head.position[cell];
+        return (values || keys) && p >= begin && p < end && (head.log_count == nullptr || head.log_count[cell] <= 0.0f);
+    }
+};
+
 // Turn the keys of a head's n cells, in order, to adjacent RoPE positions, the last before `end`: turn(cell, position).
 template <typename F> void turn_in_order(const HeadCells & head, uint32_t n, int32_t end, F turn) {
     for (uint32_t i = 0; i < n; ++i) {

@@ -79,7 +79,7 @@ struct Snapshot {
         header.normed    = cache.normed_;
         header.n_fresh   = cache.n_fresh_;
         header.divided   = int64_t(header.n_filled) < header.n_past;
-        header.merges    = cache.params_.n_merged > 0;
+        header.merges    = cache.params_.n_merged > 0 ? 1 + uint32_t(cache.turned_means_) : 0;
         for (size_t h = 0; h < kept.size(); ++h) {
             kept[h]    = cache.flat_.head(h).kept;
             n_short[h] = cache.flat_.head(h).n_short;
@@ -105,7 +105,7 @@ struct Snapshot {
                  header.version, EDGEKV_SNAPSHOT_VERSION);
         }
         const edgekv_snapshot_kind kind = kind_of(cache);
-        if (std::memcmp(&kind, &header.kind, sizeof(kind)) != 0 || header.merges != uint32_t(cache.params_.n_merged > 0)) {
+        if (std::memcmp(&kind, &header.kind, sizeof(kind)) != 0 || (header.merges > 0) != (cache.params_.n_merged > 0)) {
             throw Error(EDGEKV_STATUS_INVALID_ARGUMENT, "the snapshot is of another model, layout or cache type, or of a cache that "
                                                         "was opened with other params; restore it where it was taken");
         }
@@ -125,6 +125,13 @@ struct Snapshot {
         expect(std::memcmp(&given, &header, sizeof(header)) == 0 && size == (with_rows ? header.n_bytes : header.rows_begin),
                "its size is not that of its cells");
         check_cells(src + at);
+    }
+
+    // Bytes without the rows that a file has.
+    uint64_t end(const edgekv_cache & cache, const FiledRows & filed) const {
+        uint64_t n_bytes = header.rows_begin;
+        each_row(cache, filed, [&](ggml_tensor *, size_t, size_t n) { n_bytes += n; });
+        return n_bytes;
     }
 
     size_t numbers_end() const {
@@ -159,15 +166,14 @@ struct Snapshot {
         each_head([](const auto & head) { return head.log_count; });
     }
 
-    // ... and rows(tensor, first byte, bytes).
-    template <typename Rows> void each_row(const edgekv_cache & cache, Rows rows) const {
-        for (const edgekv_layer & layer : cache.layers_) {
+    // ... and rows(tensor, first byte, bytes) of those that no file has. If one has some, the cells are this snapshot's.
+    template <typename Rows> void each_row(const edgekv_cache & cache, const FiledRows & filed, Rows rows) const {
+        for (uint32_t il = 0; il < cache.layers_.size(); ++il) {
+            const edgekv_layer & layer = cache.layers_[il];
             for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
-                const size_t first = cache.flat_.head(layer.first_head + g).first;
-                const size_t n     = n_cells(layer.first_head + g);
-                rows(layer.k, first * layer.k->nb[1], n * layer.k->nb[1]);
+                each_run(cache, il, g, filed, false, rows);
                 if (!layer.is_latent()) {
-                    rows(layer.v, first * layer.v->nb[1], n * layer.v->nb[1]);
+                    each_run(cache, il, g, filed, true, rows);
                 }
             }
         }
@@ -190,6 +196,27 @@ struct Snapshot {
 
   private:
     size_t n_cells(size_t head) const { return size_t(kept[head]) + header.n_filled - n_short[head]; }
+
+    // The keys or the values of one head: as one run, or as the runs between those that a file has.
+    template <typename Rows>
+    void each_run(const edgekv_cache & cache, uint32_t il, uint32_t g, const FiledRows & filed, bool values, Rows rows) const {
+        const edgekv_layer & layer  = cache.layers_[il];
+        ggml_tensor * const  tensor = values ? layer.v : layer.k;
+        const size_t         size   = tensor->nb[1];
+        const size_t         first  = cache.flat_.head(layer.first_head + g).first;
+        const size_t         n      = n_cells(layer.first_head + g);
+        size_t               begin  = 0;
+        if (filed.begin < filed.end) {
+            const HeadView cells = cache.cells(il, g);
+            for (uint32_t cell = 0; cell < n; ++cell) {
+                if (filed.has(cells, cell, values)) {
+                    rows(tensor, (first + begin) * size, (cell - begin) * size);
+                    begin = cell + 1;
+                }
+            }
+        }
+        rows(tensor, (first + begin) * size, (n - begin) * size);
+    }
 
     static edgekv_snapshot_kind kind_of(const edgekv_cache & cache) {
         const edgekv_shape & shape = cache.shape;
@@ -215,8 +242,7 @@ struct Snapshot {
     void count(const edgekv_cache & cache) {
         header.rows_begin = numbers_end();
         each_carried(cache, [&](const void *, size_t n) { header.rows_begin += n; });
-        header.n_bytes = header.rows_begin;
-        each_row(cache, [&](ggml_tensor *, size_t, size_t n) { header.n_bytes += n; });
+        header.n_bytes = end(cache, {});
     }
 
     void check_numbers(const edgekv_cache & cache) const {
@@ -234,6 +260,7 @@ struct Snapshot {
         expect(n_used <= int64_t(h.rope_past) && h.rope_past <= h.n_past && h.n_past < max_past && (n_used > 0 || h.n_past == 0) &&
                    (h.kind.repositions != 0 || h.rope_past == h.n_past),
                "its next position is impossible");
+        expect(h.merges <= 2, "it says impossible things of its means");
         expect(h.normed >= 0 && h.normed <= h.n_past && int64_t(h.n_fresh) <= h.n_past, "it counts more tokens than it has");
         check_ring(cache);
         expect(std::all_of(lags.begin(), lags.end(), [&](int32_t lag) { return lag >= 0 && lag <= h.n_past; }),
@@ -314,13 +341,14 @@ uint64_t edgekv_snapshot_estimate_bytes(const struct edgekv_shape * shape, const
     return n_bytes;
 }
 
-uint64_t edgekv_cache::snapshot_bytes() const { return Snapshot(*this).header.n_bytes; }
+uint64_t edgekv_cache::snapshot_bytes(const FiledRows & filed) const { return Snapshot(*this).end(*this, filed); }
 
-void edgekv_cache::save(uint64_t first, void * dst, size_t n) const {
-    Snapshot snapshot(*this);
-    if (first > snapshot.header.n_bytes || n > snapshot.header.n_bytes - first) {
+void edgekv_cache::save(const FiledRows & filed, uint64_t first, void * dst, size_t n) const {
+    Snapshot       snapshot(*this);
+    const uint64_t end = snapshot.end(*this, filed);
+    if (first > end || n > end - first) {
         fail(EDGEKV_STATUS_INVALID_ARGUMENT, "the snapshot has %llu bytes, and not %zu from byte %llu on",
-             static_cast<unsigned long long>(snapshot.header.n_bytes), n, static_cast<unsigned long long>(first));
+             static_cast<unsigned long long>(end), n, static_cast<unsigned long long>(first));
     }
     llama_synchronize(ctx);
     Excerpt<char> out(first, static_cast<char *>(dst), n);
@@ -332,7 +360,7 @@ void edgekv_cache::save(uint64_t first, void * dst, size_t n) const {
     put(&snapshot.header, sizeof(snapshot.header));
     snapshot.each_number([&](const auto & numbers) { put(numbers.data(), numbers.size() * sizeof(numbers[0])); });
     snapshot.each_carried(*this, put);
-    snapshot.each_row(*this, [&](ggml_tensor * rows, size_t begin, size_t size) {
+    snapshot.each_row(*this, filed, [&](ggml_tensor * rows, size_t begin, size_t size) {
         out.next(size, [&](char * to, size_t skipped, size_t there) { ggml_backend_tensor_get(rows, to, begin + skipped, there); });
     });
 }
@@ -357,6 +385,7 @@ void edgekv_cache::restore(const void * src, size_t size, bool with_rows) {
     n_fresh_  = header.n_fresh;
     n_missed_ = n_fresh_ - std::min(n_fresh_, params_.n_query_rows);
     normed_   = header.normed;
+    turned_means_ = header.merges == 2;
     if (window_) {
         window_->restore_text(n_past, snapshot.lags);
     }
@@ -366,7 +395,7 @@ void edgekv_cache::restore(const void * src, size_t size, bool with_rows) {
         at += n;
     });
     if (with_rows) {
-        snapshot.each_row(*this, [&](ggml_tensor * rows, size_t first, size_t n) {
+        snapshot.each_row(*this, {}, [&](ggml_tensor * rows, size_t first, size_t n) {
             ggml_backend_tensor_set(rows, at, first, n);
             at += n;
         });
@@ -382,18 +411,19 @@ void edgekv_cache::restore(const void * src, size_t size, bool with_rows) {
     }
 }
 
-void edgekv_cache::restore_rows(uint64_t first, const void * src, size_t n) {
+void edgekv_cache::restore_rows(const FiledRows & filed, uint64_t first, const void * src, size_t n) {
     const Snapshot snapshot(*this);
     const auto &   header = snapshot.header;
-    if (first < header.rows_begin || first > header.n_bytes || n > header.n_bytes - first) {
+    const uint64_t end    = snapshot.end(*this, filed);
+    if (first < header.rows_begin || first > end || n > end - first) {
         fail(EDGEKV_STATUS_INVALID_ARGUMENT, "the rows of the snapshot are bytes %llu to %llu, and not %zu from byte %llu on",
-             static_cast<unsigned long long>(header.rows_begin), static_cast<unsigned long long>(header.n_bytes), n,
+             static_cast<unsigned long long>(header.rows_begin), static_cast<unsigned long long>(end), n,
              static_cast<unsigned long long>(first));
     }
     llama_synchronize(ctx);
     const Computing     computing;
     Excerpt<const char> in(first - header.rows_begin, static_cast<const char *>(src), n);
-    snapshot.each_row(*this, [&](ggml_tensor * rows, size_t begin, size_t size) {
+    snapshot.each_row(*this, filed, [&](ggml_tensor * rows, size_t begin, size_t size) {
         in.next(size, [&](const char * from, size_t skipped, size_t there) {
             ggml_backend_tensor_set(rows, from, begin + skipped, there);
         });

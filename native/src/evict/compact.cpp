@@ -192,6 +192,7 @@ edgekv_compaction Compaction::commit(edgekv_cache & cache) {
 // Move what stays. If a device fails, rows are lost, and the cache is emptied.
 void Compaction::evict(edgekv_cache & cache) {
     cache.normed_  = policy_.critical ? cache.n_past : cache.normed_;
+    cache.turned_means_ |= params_.reposition != 0 && cache.has_means();
     const auto end = static_cast<int32_t>(*std::max_element(budgets_.begin(), budgets_.end()));
     try {
         on_layers([&](uint32_t il, Scratch & scratch) {
