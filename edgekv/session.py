@@ -541,6 +541,17 @@ class Session:
         with self.alone():
             return self._begun().snapshot()
 
+    def fork(self) -> Session:
+        """Return a session that begins with everything that this one has read and said; both go on by themselves.
+
+        It is swapped out until its first use. It has a log if this one has, and shares what is archived.
+        Raises SessionError while the session is answering, SwapError if there is no room for another session, and
+        SessionFileError if the disk does not take another log.
+        """
+        with self.alone():
+            conversation = self._engine.fork(self._begun())
+        return Session(self._engine, conversation, able_to_focus=self._able_to_focus, general=self._general)
+
     def restore(self, snapshot: Snapshot) -> None:
         """Return to the state of a snapshot, as often as you like.
 

@@ -118,6 +118,11 @@ class CacheSlots:
         present.empty()
         return filled
 
+    def copy(self, present: SequenceState, copied: SequenceState) -> None:
+        """Swap out a copy of a loaded sequence as the cells of a new one. Raises SwapError if there is no room."""
+        if present.n_past > 0:
+            self.swap.store(copied, present.block_loop, present)
+
     def evict_to(self, budget: int, sequences: Iterable[SequenceState]) -> None:
         """Evict cells of sequences beyond a budget, swapped out or not, and drop older states with more cells.
 

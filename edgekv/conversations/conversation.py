@@ -139,6 +139,12 @@ class Conversation:
         self.state.restore(snapshot)
         self._remember()
 
+    def settled_state(self) -> SequenceState:
+        """Return the state, with the cells, and with cells, log and notes in agreement."""
+        self._settled()
+        self.state.note()
+        return self.state
+
     def save(self, path: Path, compress: bool, archive: bool) -> None:
         """Write the whole state to a file, with the archive or without.
 

@@ -162,6 +162,18 @@ class LocalEngine:
         """True if a kept session need not be read again when it is loaded: there is an archive, and rows are enough."""
         return self._archives is not None and self.loaded.block_loop.refills
 
+    def fork(self, conversation: Conversation) -> Conversation:
+        """Begin a conversation with all that another one has read and said. It is swapped out until its first use.
+
+        Raises SwapError, and SessionFileError if the disk does not take another log.
+        """
+        origin = conversation.settled_state()
+        with self._new_state(None if origin.history is None else origin.history.fork()) as state:
+            forked = self._conversation(state, conversation.system)
+            self.slots.copy(origin, state)
+            state.begin_as(origin)
+            return forked
+
     def _conversation(self, state: SequenceState, system: str | None, begun: Said | None = None) -> Conversation:
         """Return the conversation of a new state. begun: what was said in it, if it has cells"""
         return Conversation(self.loaded, self.slots, state, system, stored=self._histories, begun=begun)

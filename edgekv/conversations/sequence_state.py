@@ -257,6 +257,17 @@ class SequenceState:
             self.block_loop.refill(history.log.tokens(first, end), self.archive, n_before - first)
         return Said(history.log.state_at(self.n_past), sampler=said.sampler)
 
+    def begin_as(self, other: SequenceState) -> None:
+        """Begin with the notes of another conversation, which has the cells. A copy of these was swapped out for it.
+
+        Both archives then have the rows of its tokens in common.
+        """
+        self.pinned, self.figures = other.pinned, other.figures
+        self.set(other.said)
+        if self.archive is not None and other.archive is not None:
+            self.archive.go_to(other.archive.mark(other.n_past), other.block_loop.cache)
+            self._n_recallable = other.n_recallable
+
     def begin_with(self, beginning: Beginning, log: TokenLog, n_common: int) -> None:
         """Go to a beginning that other conversations share; needs a log.
 

@@ -144,6 +144,16 @@ class SessionHistory:
         history.checkpoints = self.checkpoints
         return history
 
+    def fork(self) -> SessionHistory:
+        """Return a history with the same log, and no checkpoints. Raises SessionFileError."""
+        history = SessionHistory(*self._setting)
+        try:
+            history.log.fill_from(self.log)
+        except BaseException:
+            history.close()
+            raise
+        return history
+
     def replies(self, pending: Sequence[int]) -> Iterator[list[int]]:
         """Yield the tokens of each reply so far. pending: tokens at the end of the last reply that the log lacks"""
         for turn in self.log.turns(len(pending)):

@@ -17,7 +17,15 @@ from edgekv.planning.plan import Plan
 
 from .conversation_client import Conversation
 from .loop_channel import Channel
-from .loop_messages import OF_ONE_REPLY, Call, FollowGrammars, LoadConversation, MoveCeiling, NewConversation
+from .loop_messages import (
+    OF_ONE_REPLY,
+    Call,
+    FollowGrammars,
+    ForkConversation,
+    LoadConversation,
+    MoveCeiling,
+    NewConversation,
+)
 
 
 class Engine(Opened):
@@ -92,6 +100,15 @@ class Engine(Opened):
     def n_kept_bytes(self) -> int:
         """Bytes that were written to keep beginnings."""
         return cast(int, self._call("n_kept_bytes"))
+
+    def fork(self, conversation: Conversation) -> Conversation:
+        """Begin a conversation with all that another one has read and said. It is swapped out until its first use.
+
+        Raises SwapError, and SessionFileError if the disk does not take another log; no reply may be under way.
+        """
+        number = self.new_number()
+        self.channel.ask(ForkConversation(number, conversation.number))
+        return Conversation(self, number, conversation.system)
 
     def tokenize(self, text: str, begin: bool, special: bool) -> list[int]:
         """Return the tokens of a text.

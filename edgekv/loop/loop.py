@@ -21,6 +21,7 @@ from .loop_messages import (
     Close,
     Ended,
     FollowGrammars,
+    ForkConversation,
     LoadConversation,
     MoveCeiling,
     NewConversation,
@@ -96,6 +97,9 @@ class Loop:
         elif isinstance(message, LoadConversation):
             replaced = None if message.instead_of is None else self.conversation(message.instead_of)
             self._with_turn(replaced, post, lambda: self._load(message, replaced))
+        elif isinstance(message, ForkConversation):
+            origin = self.conversation(message.origin)
+            self._with_turn(origin, post, lambda: self._fork(message, origin))
         elif isinstance(message, Call) and message.name in WITH_CELLS and message.conversation is not None:
             conversation = self.conversation(message.conversation)
             self._with_turn(conversation, post, lambda: self._call(message))
@@ -142,6 +146,10 @@ class Loop:
         self._conversations[message.number] = self.engine.load_conversation(
             message.path, replaced, keeps_log=message.keeps_log, keep=message.keep
         )
+
+    def _fork(self, message: ForkConversation, origin: Conversation) -> None:
+        self._end_forgotten(origin)
+        self._conversations[message.number] = self.engine.fork(origin)
 
     def _take_reply(self, post: Post, message: Reply) -> None:
         conversation = self.conversation(message.conversation)

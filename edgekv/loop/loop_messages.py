@@ -1,12 +1,12 @@
 """The messages between a client and the loop that owns the cells; every message has one answer.
 
-    NewConversation, LoadConversation, Close  -> None
-    Call                                      -> the value of the property, or the result of the call
-    MoveCeiling                               -> the Plan under the other ceiling
-    FollowGrammars                            -> the Plan with grammars
-    Reply, Next, Abort                        -> the next Progress or piece of text (str), or Ended with the reply
-    Cancel, Stop                              -> None
-    any of them                               -> Raised, instead
+    NewConversation, LoadConversation, ForkConversation, Close  -> None
+    Call                                                        -> the value of the property, or the result of the call
+    MoveCeiling                                                 -> the Plan under the other ceiling
+    FollowGrammars                                              -> the Plan with grammars
+    Reply, Next, Abort                                          -> the next Progress or piece of text (str), or Ended with the reply
+    Cancel, Stop                                                -> None
+    any of them                                                 -> Raised, instead
 
 The loop works on a reply from a Reply or Next to the answer, and then waits: it never runs ahead of its client. Clients
 number conversations and replies. Many may be open.
@@ -49,6 +49,13 @@ class LoadConversation(NamedTuple):
     instead_of: int | None
     keeps_log: bool
     keep: bool
+
+
+class ForkConversation(NamedTuple):
+    """Begin conversation `number` with all that another one has read and said."""
+
+    number: int
+    origin: int
 
 
 class Close(NamedTuple):

@@ -267,6 +267,12 @@ class TokenLog:
         self._tokens.extend(copy.tokens)
         self._marks.extend(copy.marks.reshape(-1))
 
+    def fill_from(self, other: TokenLog) -> None:
+        """Fill an empty log with what another one holds. Raises SessionFileError."""
+        for name, numbers in other.parts().items():
+            for piece in numbers.pieces():
+                self.parts()[name].extend(piece)
+
     def parts(self) -> dict[str, TempArray]:
         """Return the arrays of the log by their names in files: ids, and marks (position, role, state)."""
         return {"tokens": self._tokens, "marks": self._marks}

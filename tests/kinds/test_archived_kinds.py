@@ -89,7 +89,7 @@ def test_turned_keys_that_all_come_back_meet_the_same_distances(family_model, na
 
 
 @pytest.mark.parametrize("name", OF_EACH_STATE)
-def test_sessions_of_every_kind_come_back_from_the_disk(family_model, name):
+def test_sessions_of_every_kind_come_back_from_the_disk_and_fork(family_model, name):
     """Archived rows by their positions, windows and states whole."""
     options = OPTIONS | {"block": 32, "archive": "1MiB", "reposition": "never", "swap_memory": 0}
 
@@ -101,9 +101,12 @@ def test_sessions_of_every_kind_come_back_from_the_disk(family_model, name):
         session.read("the old house by the river " * 20)
         said(session)
         before = rt.block_loop.cache.snapshot().data
+        fork = session.fork()
         other.budgets()
         session.budgets()
         assert np.array_equal(rt.block_loop.cache.snapshot().data, before)
+        assert said(fork) == said(session)
+        assert fork.stats.recalled_cells == session.stats.recalled_cells
 
 
 @pytest.mark.parametrize("policy", ["keydiff", "keydiff+merge"])

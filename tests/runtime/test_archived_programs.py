@@ -100,13 +100,19 @@ class Program:
             self.sessions[self.sessions.index(it)] = Modelled(self.runtime.load_session(path), it.model)
             path.unlink()
 
+    def fork(self, it):
+        """A fork takes the place of another session."""
+        other = self.chance.choice([another for another in self.sessions if another is not it])
+        other.session.close()
+        self.sessions[self.sessions.index(other)] = Modelled(it.session.fork(), it.model.copy())
+
     def begin_again(self, it):
         it.session.close()
         self.sessions[self.sessions.index(it)] = Modelled(self.runtime.session(history=True))
 
     def run(self):
         steps = {self.read: 6, self.chat: 6, self.leave: 1, self.rewind: 3, self.snapshot: 2, self.restore: 2}
-        steps |= {self.save_and_load: 1, self.begin_again: 1}
+        steps |= {self.save_and_load: 1, self.fork: 2, self.begin_again: 1}
         for step in self.chance.choices([*steps], [*steps.values()], k=N_STEPS):
             i = self.chance.randrange(len(self.sessions))
             step(self.sessions[i])

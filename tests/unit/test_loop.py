@@ -19,6 +19,7 @@ from edgekv.loop.loop_messages import (
     Cancel,
     Close,
     Ended,
+    ForkConversation,
     LoadConversation,
     MoveCeiling,
     NewConversation,
@@ -102,6 +103,9 @@ class Engine:
 
     def load_conversation(self, path, replaced, *, keeps_log):
         return self.new_conversation(path, None)
+
+    def fork(self, origin):
+        return self.new_conversation(f"fork of {self.names[origin.cache]}", None)
 
     def decode(self, feeds):
         if any(feed.cache in self.failing for feed in feeds):
@@ -252,7 +256,8 @@ def test_nobody_is_at_work_while_a_client_looks_at_the_progress():
     assert (progress, of_b, driver.engine.batches) == ([READ], [], ["a"])
     assert driver.post(Call(1, "n_logged")) == ["log of b"]
     assert driver.post(Call(0, "budgets"), "a") == ["budgets of a"]
-    for message in (Call(1, "budgets"), Reply(30, 2, [], None, Stats(), False), LoadConversation(9, "f", None, True)):
+    others = LoadConversation(9, "f", None, True), ForkConversation(9, 1)
+    for message in (Call(1, "budgets"), Reply(30, 2, [], None, Stats(), False), *others):
         assert "another session is at work in this very call" in refused(driver.post(message, "a"))
     waits = driver.post(Call(2, "budgets"), "another")
     driver.run()
@@ -412,6 +417,16 @@ def test_a_reply_that_its_client_forgot_ends_before_the_next_one():
     driver.run()
     assert again == ["again"]
     assert driver.engine.done == ["a cancelled"]
+
+
+def test_a_reply_that_its_client_forgot_ends_before_a_fork():
+    driver = Driver()
+    driver.begin("a", [32, "one", 1])
+    driver.run()
+    answer = driver.post(ForkConversation(9, 0), "a")
+    driver.run()
+    assert (answer, driver.engine.done) == ([None], ["a cancelled"])
+    assert driver.loop.conversation(9).name == "fork of a"
 
 
 @pytest.mark.parametrize("paused", [True, False])
