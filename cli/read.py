@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import shutil
 import signal
@@ -85,7 +84,7 @@ def read(
         if session.stats.finish_reason == "cancelled":
             _keep_part(session, save, owned)
             raise typer.Exit(INTERRUPTED)
-        name = save_as(functools.partial(session.save, compress=True), save, owned)
+        name = save_as(session.save, save, owned)
         with suppress(OSError):
             partial.unlink(missing_ok=True)
         print_footer(session.stats, rt.plan)

@@ -564,10 +564,9 @@ class Session:
             conversation.restore(snapshot)
             self._start = None
 
-    def save(self, path: str | os.PathLike[str], *, compress: bool = False, archive: bool = True) -> None:
+    def save(self, path: str | os.PathLike[str], *, archive: bool = True) -> None:
         """Write the whole state of the session to a file, for `Runtime.load_session` (docs/sessions.md).
 
-        compress: compress the cells, without loss; the file is smaller by a fifth or so, and takes longer to write
         archive: write the rows of all tokens as well, if the session has an archive. What was evicted is then recalled
             after loading
 
@@ -576,7 +575,7 @@ class Session:
         Raises SessionFileError if it cannot be written, and SessionError while the session is answering.
         """
         with self.alone():
-            self._begun().save(Path(os.path.abspath(path_of("path", path))), compress, archive)
+            self._begun().save(Path(os.path.abspath(path_of("path", path))), archive)
 
     def keep(self, path: str | os.PathLike[str]) -> None:
         """Append the session to a new folder from now on, as it grows, so that it survives a kill (docs/sessions.md).

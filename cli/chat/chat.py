@@ -99,7 +99,7 @@ class Chat:
 
         A chat that is appended to its folder needs no save.
 
-        leaves: make the file smaller, and write the archive as well, which takes longer
+        leaves: write the archive as well, which takes longer
 
         Raises SessionFileError.
         """
@@ -111,7 +111,7 @@ class Chat:
         self.keep()
         if self.session.kept_in is not None:
             return
-        name = save_as(functools.partial(self.session.save, compress=leaves, archive=leaves), self.name, self.owned)
+        name = save_as(functools.partial(self.session.save, archive=leaves), self.name, self.owned)
         if name != self.name:
             say(
                 f"{self.name} was changed by another process, and stays as it is; this chat is saved as {name}",

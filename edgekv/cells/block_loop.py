@@ -226,18 +226,16 @@ class BlockLoop:
         file: BinaryIO | RawFile,
         about: Mapping[str, Any] | None = None,
         *further: Section,
-        packed: bool = False,
         archived: Mark | None = None,
     ) -> None:
         """Write a snapshot file to an empty file. The cells pass through memory in pieces. Raises OSError.
 
         about, further: more values and sections
-        packed: compress the cells
         archived: rows that the file leaves out
         """
         cells, notes = CachedSource(self.cache, None if archived is None else archived.handle), self.notes
         history = Section.of(HISTORY, np.frombuffer(notes.history, np.uint8))
-        sections = [Section(CELLS, cells.n_bytes, cells.pieces(), packed), history, *further]
+        sections = [Section(CELLS, cells.n_bytes, cells.pieces()), history, *further]
         write_snapshot_file(file, {**(about or {}), **notes.values()}, sections)
 
     def restore(self, snapshot: BlockLoopSnapshot) -> None:

@@ -145,7 +145,7 @@ class Conversation:
         self.state.note()
         return self.state
 
-    def save(self, path: Path, compress: bool, archive: bool) -> None:
+    def save(self, path: Path, archive: bool) -> None:
         """Write the whole state to a file, with the archive or without.
 
         Raises SessionFileError; an older file of that name is then untouched.
@@ -157,7 +157,7 @@ class Conversation:
             further, title = log_sections(history.log), title_of(history.log, self._loaded.model)
         if archive and self.state.archive is not None:
             further += archive_sections(self.state.archive, block_loop.cache)
-        save_session(path, self._loaded, block_loop, self._system, self.state.said, further, title, compress)
+        save_session(path, self._loaded, block_loop, self._system, self.state.said, further, title)
 
     def keep(self, path: Path) -> None:
         """Append the conversation to a folder from now on, as it grows. One that it was kept in stays as it is now.

@@ -46,14 +46,12 @@ def save_session(
     said: Said,
     further: Sequence[Section] = (),
     title: str = "",
-    compress: bool = False,
     about: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a session whose cells a block loop has, without a copy of them in memory. It replaces a file as a whole.
 
     further: more sections, such as `tokens`
     title: what the session is about, for lists; "" = unknown
-    compress: compress the cells, without loss
     about: more values of the header
 
     Raises SessionFileError if it cannot be written; the file that was there is then untouched.
@@ -65,7 +63,7 @@ def save_session(
         )
     try:
         with atomic_write(path) as file:
-            block_loop.write(file, values | dict(about or {}), *further, packed=compress)
+            block_loop.write(file, values | dict(about or {}), *further)
     except OSError as error:
         n_bytes = block_loop.snapshot_bytes + sum(section.n_bytes for section in further)
         raise SessionFileError(

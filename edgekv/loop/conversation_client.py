@@ -156,9 +156,9 @@ class Conversation:
         """Tokens of the log, and generated tokens that are not fed yet. Raises SessionError if there is no log."""
         return cast(int, self._call("n_logged"))
 
-    def save(self, path: Path, compress: bool, archive: bool) -> None:
+    def save(self, path: Path, archive: bool) -> None:
         """Write the whole state to a file, by an absolute path. Raises SessionFileError; no reply may be under way."""
-        self._call("save", path, compress, archive)
+        self._call("save", path, archive)
 
     def keep(self, path: Path) -> None:
         """Append the conversation to a folder, by an absolute path, from now on. No reply may be under way.

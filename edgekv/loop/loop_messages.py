@@ -1,12 +1,13 @@
 """The messages between a client and the loop that owns the cells; every message has one answer.
 
-    NewConversation, LoadConversation, ForkConversation, Close  -> None
-    Call                                                        -> the value of the property, or the result of the call
-    MoveCeiling                                                 -> the Plan under the other ceiling
-    FollowGrammars                                              -> the Plan with grammars
-    Reply, Next, Abort                                          -> the next Progress or piece of text (str), or Ended with the reply
-    Cancel, Stop                                                -> None
-    any of them                                                 -> Raised, instead
+    NewConversation, LoadConversation  -> None
+    ForkConversation, Close            -> None
+    Call                               -> the value of the property, or the result of the call
+    MoveCeiling                        -> the Plan under the other ceiling
+    FollowGrammars                     -> the Plan with grammars
+    Reply, Next, Abort                 -> the next Progress or piece of text (str), or Ended with the reply
+    Cancel, Stop                       -> None
+    any of them                        -> Raised, instead
 
 The loop works on a reply from a Reply or Next to the answer, and then waits: it never runs ahead of its client. Clients
 number conversations and replies. Many may be open.

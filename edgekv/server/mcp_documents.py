@@ -49,7 +49,7 @@ class Documents:
             self._owned.note(path_of(name))
         with self._runtime.session() as session:
             session.read(files=[file], progress=progress)
-            name = save_as(lambda target: session.save(target, compress=True), name, self._owned)
+            name = save_as(session.save, name, self._owned)
             kept = min(session.n_cells, session.n_past)
             n_read = counted(session.n_past, "token")
             return f"read {file.name} as {name!r}: {n_read}, of which each head kept {kept:,} at most"

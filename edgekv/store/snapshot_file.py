@@ -5,9 +5,6 @@
     sections  in that order, one after another
     checksum  CRC-32 of everything before, u32
 
-Version 3 is the same, but sections [name, bytes, "planes"] are compressed (`byte_planes`), chunk by chunk. The bytes of
-the file are then 0, because they are not known when it begins.
-
 All numbers are little-endian. A reader takes the sections that it knows by name and ignores the others. A saved session
 is untrusted data: nothing in it is used before the checksum and all sizes are right, and these checks take no more
 memory than a header may have.
@@ -22,7 +19,6 @@ import stat
 import struct
 import sys
 import zlib
-from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,12 +33,12 @@ from edgekv.errors import SessionFileError
 from edgekv.memory.raw_files import CHUNK_BYTES, RawFile, read_all, write_all
 from edgekv.memory.sizes import format_size
 
-from . import byte_planes, shared_files
+from . import shared_files
 from .snapshot_header import SnapshotHeader
 from .temp_array import temp_file
 
-VERSION, PACKED_VERSION = 2, 3
-PACKED = "planes"  # marks a section that is compressed
+VERSION = 2
+COMPRESSED_VERSION = 3  # earlier versions of edgekv wrote it
 MAGIC = b"edgekv\r\n"
 FRAME = struct.Struct("<8sIIQ")
 CHECKSUM = struct.Struct("<I")
@@ -54,33 +50,16 @@ _INTEGER_DIGITS = 20  # the most digits of a whole number in a header
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Bytes to write, as arrays of any type and length that follow one another.
-
-    packed: compress them; each array but the last one then has whole chunks of `byte_planes.CHUNK_BYTES`
-    """
+    """Bytes to write, as arrays of any type and length that follow one another."""
 
     name: str
     n_bytes: int
     pieces: Iterable[npt.NDArray[Any]]
-    packed: bool = False
 
     @classmethod
     def of(cls, name: str, array: npt.NDArray[Any]) -> Section:
         """Return the section of an array in memory."""
         return cls(name, array.nbytes, (array,))
-
-    @property
-    def described(self) -> list[str | int]:
-        """The section as a header names it."""
-        return [self.name, self.n_bytes, PACKED] if self.packed else [self.name, self.n_bytes]
-
-    def stored(self) -> Iterator[npt.NDArray[Any]]:
-        """Yield the arrays as they are stored."""
-        n_bytes = 0
-        for piece in self.pieces:
-            n_bytes += piece.nbytes
-            yield from byte_planes.chunks(piece.view(np.uint8)) if self.packed else (piece,)
-        assert n_bytes == self.n_bytes, "a section is not as long as it says"
 
 
 def write_snapshot_file(file: BinaryIO | RawFile, about: Mapping[str, Any], sections: Sequence[Section]) -> None:
@@ -90,23 +69,22 @@ def write_snapshot_file(file: BinaryIO | RawFile, about: Mapping[str, Any], sect
 
     Raises OSError, and SessionFileError if the values are too long.
     """
-    names = [section.described for section in sections]
+    names = [(section.name, section.n_bytes) for section in sections]
     header = json.dumps({"about": about, "sections": names}, allow_nan=False, separators=(",", ":")).encode()
     if len(header) > MAX_HEADER_BYTES:
         raise SessionFileError(
             f"the file of a session would have a header of {len(header)} bytes, and {MAX_HEADER_BYTES} are possible; "
             "give the session a shorter system message"
         )
-    version, n_bytes = PACKED_VERSION, 0
-    if not any(section.packed for section in sections):
-        version = VERSION
-        n_bytes = FRAME.size + len(header) + sum(section.n_bytes for section in sections) + CHECKSUM.size
-    begin = np.frombuffer(FRAME.pack(MAGIC, version, len(header), n_bytes) + header, np.uint8)
-    checksum = 0
-    for piece in itertools.chain((begin,), *(section.stored() for section in sections)):
+    n_bytes = FRAME.size + len(header) + sum(section.n_bytes for section in sections) + CHECKSUM.size
+    begin = np.frombuffer(FRAME.pack(MAGIC, VERSION, len(header), n_bytes) + header, np.uint8)
+    checksum = n_written = 0
+    for piece in itertools.chain((begin,), *(section.pieces for section in sections)):
         data = piece.view(np.uint8).data
         write_all(file, data)
         checksum = zlib.crc32(data, checksum)
+        n_written += data.nbytes
+    assert n_written + CHECKSUM.size == n_bytes, "a section is not as long as it says"
     write_all(file, memoryview(CHECKSUM.pack(checksum)))
 
 
@@ -125,19 +103,12 @@ class SnapshotFile:
         self.name = name
         self._file = file
         self._places: dict[str, tuple[int, int]] = {}  # first byte, bytes
-        self._chunks: dict[str, array[int]] = {}  # first byte of each chunk of a compressed section
-        self._unpacked: tuple[str, int, npt.NDArray[np.uint8]] | None = None  # section, number and bytes of a chunk
         self._size = file.seek(0, os.SEEK_END)
         self.header = SnapshotHeader(self.damaged, self._about(self._header(checked=checked)))
 
     @property
     def n_bytes(self) -> int:
         return self.n(CELLS)
-
-    @property
-    def is_packed(self) -> bool:
-        """True if the cells are compressed."""
-        return CELLS in self._chunks
 
     def read_into(self, first: int, into: npt.NDArray[np.uint8]) -> None:
         """Fill `into` with the bytes of the cells from byte `first` on."""
@@ -155,25 +126,17 @@ class SnapshotFile:
         begin, n = self._place(name)
         if first + into.nbytes > n:
             raise self.damaged(f"the section {name!r} ends too early")
-        wanted = into.reshape(-1).view(np.uint8)
-        if name not in self._chunks:
-            self._read_at(begin + first, wanted)
-            return
-        while len(wanted):
-            number, at = divmod(first, byte_planes.CHUNK_BYTES)
-            piece = self._chunk(name, number)[at : at + len(wanted)]
-            wanted[: len(piece)] = piece
-            wanted = wanted[len(piece) :]
-            first += len(piece)
+        self._file.seek(begin + first)
+        if not read_all(self._file, into.reshape(-1).view(np.uint8).data):
+            raise self.damaged("it shrank while it was read")
 
     def opened(self, name: str) -> tuple[FileIO, int]:
-        """Return a file that has a plain section, and the byte that it begins at. It stays if this one is replaced.
+        """Return a file that has a section, and the byte that it begins at. It stays if this one is replaced.
 
         Windows replaces no file that is open, so there it is a copy.
         """
         begin, n_bytes = self._place(name)
-        if name in self._chunks or not isinstance(self._file, FileIO):
-            raise self.damaged(f"its {name!r} is compressed")
+        assert isinstance(self._file, FileIO)
         if sys.platform != "win32":
             return FileIO(os.dup(self._file.fileno()), "rb"), begin
         copy, piece = temp_file(None), np.empty(CHUNK_BYTES, np.uint8)
@@ -192,26 +155,6 @@ class SnapshotFile:
             self.read(name, first, piece)
             yield piece
 
-    def _read_at(self, begin: int, into: npt.NDArray[np.uint8]) -> None:
-        self._file.seek(begin)
-        if not read_all(self._file, into.data):
-            raise self.damaged("it shrank while it was read")
-
-    def _chunk(self, name: str, number: int) -> npt.NDArray[np.uint8]:
-        """Return a chunk of a compressed section, and hold it for the next call."""
-        if self._unpacked is None or self._unpacked[:2] != (name, number):
-            begin, size = self._chunks[name][number], byte_planes.CHUNK_BYTES
-            lengths = self._lengths(begin)
-            stored = np.empty(sum(lengths), np.uint8)
-            chunk = np.empty(min(size, self.n(name) - number * size), np.uint8)
-            self._read_at(begin + byte_planes.LENGTHS.size, stored)
-            try:
-                byte_planes.unpack(stored, lengths, chunk)
-            except ValueError as error:
-                raise self.damaged(f"the section {name!r} cannot be unpacked ({error})") from error
-            self._unpacked = name, number, chunk
-        return self._unpacked[2]
-
     def damaged(self, how: str) -> SessionFileError:
         """Return the error of a file with impossible values."""
         return SessionFileError(f"{self.name} is damaged: {how}; save the session again, or take a copy of the file")
@@ -228,16 +171,17 @@ class SnapshotFile:
         if len(frame) < FRAME.size or not frame.startswith(MAGIC):
             raise SessionFileError(f"{self.name} is no session file: it begins with {frame[:8]!r}; name another")
         _, version, header_bytes, file_bytes = FRAME.unpack(frame)
-        if version not in (VERSION, PACKED_VERSION):
+        if version == COMPRESSED_VERSION:
             raise SessionFileError(
-                f"{self.name} has version {version} of session files, but this edgekv reads versions {VERSION} and "
-                f"{PACKED_VERSION}; install the edgekv that wrote it, or read and save the session again"
+                f"{self.name} is compressed, which this edgekv does not read; save it without compress=True in the "
+                "edgekv that wrote it, or read the text again"
             )
-        if (
-            file_bytes != (size if version == VERSION else 0)
-            or header_bytes > MAX_HEADER_BYTES
-            or FRAME.size + header_bytes + CHECKSUM.size > size
-        ):
+        if version != VERSION:
+            raise SessionFileError(
+                f"{self.name} has version {version} of session files, but this edgekv reads version {VERSION}; install "
+                "the edgekv that wrote it, or read and save the session again"
+            )
+        if file_bytes != size or header_bytes > MAX_HEADER_BYTES or FRAME.size + header_bytes + CHECKSUM.size > size:
             raise self.damaged(f"it has {size} bytes and says that it has {file_bytes}")
         if checked:
             self._check(size)
@@ -263,11 +207,10 @@ class SnapshotFile:
             given = json.loads(header, parse_int=_integer, parse_constant=_no_number)
             about, sections = given["about"], given["sections"]
             sound = isinstance(about, dict)
-            for name, n, *packed in sections:
+            for name, n in sections:
                 sound &= isinstance(name, str) and type(n) is int and n >= 0 and name not in self._places
-                sound &= packed in ([], [PACKED])
                 self._places[name] = end, n
-                end = self._walk(name, end, n) if packed and sound else end + n
+                end += n
         except (ValueError, TypeError, KeyError, RecursionError):
             sound = False
         if not sound:
@@ -275,25 +218,6 @@ class SnapshotFile:
         if end + CHECKSUM.size != self._size:
             raise self.damaged("its sections do not fill it")
         return dict(about)
-
-    def _walk(self, name: str, begin: int, n_bytes: int) -> int:
-        """Note where the chunks of a compressed section begin; returns where it ends. Raises ValueError."""
-        chunks = self._chunks[name] = array("Q")
-        for first in range(0, n_bytes, byte_planes.CHUNK_BYTES):
-            if begin + byte_planes.LENGTHS.size > self._size:
-                raise ValueError
-            n, n_stored = min(byte_planes.CHUNK_BYTES, n_bytes - first), sum(self._lengths(begin))
-            if not n // byte_planes.MOST_RATIO <= n_stored <= n:  # a small file has few chunks
-                raise ValueError
-            chunks.append(begin)
-            begin += byte_planes.LENGTHS.size + n_stored
-        return begin
-
-    def _lengths(self, begin: int) -> tuple[int, ...]:
-        """Return the stored bytes of the planes of a chunk."""
-        lengths = np.empty(byte_planes.LENGTHS.size, np.uint8)
-        self._read_at(begin, lengths)
-        return byte_planes.LENGTHS.unpack(lengths.data)
 
 
 @contextmanager
@@ -311,11 +235,10 @@ def open_snapshot_file(path: Path, *, checked: bool = True) -> Iterator[Snapshot
 
 
 def sizes_of(path: Path) -> str:
-    """Return the size of a session file in words, and those of its cells if they are compressed, and of its archive."""
+    """Return the size of a session file in words, and that of its archive."""
     with open_snapshot_file(path, checked=False) as file:
         n_archived = file.n(ARCHIVE) if ARCHIVE in file else 0
         said = format_size(path.stat().st_size - n_archived)
-        said += f" for {format_size(file.n_bytes)} of cells" if file.is_packed else ""
         return f"{said}, and {format_size(n_archived)} of archive" if n_archived else said
 
 
