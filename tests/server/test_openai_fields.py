@@ -22,7 +22,7 @@ openai = imported_later("openai")
 
 PATH = "/v1/chat/completions"
 ASKED = [{"role": "user", "content": "Who is it?"}]
-DRAWN = {"temperature": 2, "seed": 5, "max_tokens": 900, "min_p": 0}
+DRAWN = {"temperature": 2, "seed": 5, "max_tokens": 900}
 
 
 class Colour(Enum):
@@ -69,7 +69,7 @@ def in_json(value):
 
 
 def asked(**further):
-    return {"model": "any", "messages": ASKED, **DRAWN, **further}
+    return {"model": "any", "messages": ASKED, **DRAWN, "extra_body": {"min_p": 0}, **further}
 
 
 async def test_a_model_of_pydantic_is_parsed(client):
@@ -235,7 +235,7 @@ def test_a_server_without_grammars_refuses_schemas_by_name(open_server, tmp_path
 
 def test_events_of_a_stream_are_json(ask):
     schema = {"type": "json_schema", "json_schema": {"name": "person", "schema": Person.model_json_schema()}}
-    *chunks, done = said(ask(PATH, {"messages": ASKED, "stream": True, "response_format": schema, **DRAWN}))
+    *chunks, done = said(ask(PATH, {"messages": ASKED, "stream": True, "response_format": schema, "min_p": 0, **DRAWN}))
     assert done == "[DONE]"
     text = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
     jsonschema.validate(json.loads(text), Person.model_json_schema())
