@@ -208,7 +208,7 @@ class BlockLoop:
         if archive is None:
             return None
         if archive.n_tokens:
-            self._append(archive)
+            self.archive_fed()
         return archive.mark(self.cache.n_past)
 
     def snapshot(self) -> BlockLoopSnapshot:

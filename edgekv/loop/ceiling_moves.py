@@ -27,9 +27,11 @@ class CeilingMoves:
 
     def add(self, post: Post, message: MoveCeiling | FollowGrammars) -> None:
         """Take a move, which begins with the next `go_on` if it is the only one."""
-        engine = self._engine
-        moves = isinstance(message, MoveCeiling)
-        self._waiting.append((post, engine.moving(message.ceiling_bytes) if moves else engine.following_grammars()))
+        if isinstance(message, MoveCeiling):
+            move = self._engine.moving(message.ceiling_bytes)
+        else:
+            move = self._engine.following_grammars()
+        self._waiting.append((post, move))
 
     def go_on(self) -> Iterator[Post]:
         """Go on until a move waits for a reply at work, or all have ended; yields those that were answered."""
