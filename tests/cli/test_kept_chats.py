@@ -135,6 +135,7 @@ def test_a_folder_that_cannot_be_made_costs_no_reply(model, data_home):
 
 
 def test_a_chat_that_was_saved_whole_stays_so(model):
-    run_here("chat", "-m", model, *SMALL, "--max-tokens", "10", "--session", "mine", stdin="Hello\n")
+    whole = ["--max-tokens", "10", "--archive", "off", "--session", "mine"]
+    run_here("chat", "-m", model, *SMALL, *whole, stdin="Hello\n")
     chat(model, "And then?\n", "--session", "mine")
     assert path_of("mine").is_file()

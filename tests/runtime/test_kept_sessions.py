@@ -157,12 +157,13 @@ def test_a_kill_at_any_write_leaves_every_whole_turn(kept_runtime, folder, tmp_p
             ends.append((len(copies), ids_of(session)))
     first = 0
     before = []
+    n_anew = kept_runtime.options.spare_cells // 4  # tokens at the end of a prompt that are read anew, to recall
     for i, (end, after) in enumerate(ends):
         for number, copy in enumerate(copies[first:end]):
             with kept_runtime.load_session(copy) as loaded:
                 tokens, n_past = ids_of(loaded), loaded.n_past
                 assert tokens == before or (
-                    tokens == after[: len(tokens)] and len(tokens) >= len(common(before, after))
+                    tokens == after[: len(tokens)] and len(tokens) >= len(common(before, after)) - n_anew
                 )
                 if number % 8 == 3 and tokens != before:
                     assert goes_on(loaded, tokens) == replayed(kept_runtime, i, n_past, tokens)
@@ -440,7 +441,7 @@ def test_a_session_that_read_nothing_leaves_nothing(kept_runtime, folder):
 def test_the_model_must_be_that_of_the_session(kept, folder, tmp_path, tiny_model):
     copy = killed(folder, tmp_path / "copy.session")
     with (
-        edgekv.Runtime(tiny_model(n_layer=1), **SETTINGS, archive="1MiB") as rt,
+        edgekv.Runtime(tiny_model(n_layer=1), **SETTINGS | {"archive": "1MiB"}) as rt,
         pytest.raises(SessionFileError, match="was saved with the model"),
     ):
         rt.load_session(copy)

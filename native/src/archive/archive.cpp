@@ -48,7 +48,7 @@ edgekv_archive::edgekv_archive(const edgekv_cache & cache, int fd, uint64_t offs
     file_(fd, row_bytes_of(cache), begin, offset), begin_(begin), end_(end), room_(end), limit_(end) {
     require(fd >= 0, "fd is no file");
     require(begin >= 0 && begin <= end && end <= cache.n_past, "archived are positions that were fed");
-    find_first_turned();
+    find_first_turned(begin);
 }
 
 edgekv_archive::edgekv_archive(const edgekv_archive & other) :
@@ -71,9 +71,15 @@ void edgekv_archive::resume(int fd, uint64_t offset, int32_t first, int32_t end,
     require(fd >= 0, "fd is no file");
     require(first >= begin_ && first <= end_ && first <= end, "an archive goes on where it ends, or before");
     require(first == begin_ || static_cast<uint32_t>(first) % SegmentFile::n_tokens == 0, "a file of rows begins with a segment");
+    make_buffer();
     file_.resume(fd, offset, first);
     end_  = end;
     room_ = limit_ = room_of(limit_bytes);
+    first_turned_  = first_turned_ < first ? first_turned_ : INT32_MAX;
+    try {
+        find_first_turned(first);
+    } catch (const Error &) { // rows that cannot be read end a refill, and are cut then
+    }
 }
 
 int32_t edgekv_archive::room_of(uint64_t limit_bytes) const {
@@ -91,13 +97,13 @@ void edgekv_archive::make_buffer() {
 }
 
 // A token has one RoPE position in all heads, so the first one tells.
-void edgekv_archive::find_first_turned() {
+void edgekv_archive::find_first_turned(int32_t from) {
     if (file_.heads().empty()) {
         return;
     }
     std::vector<char>    room(SegmentFile::room(file_.heads().front().k));
     std::vector<int32_t> rope_positions(SegmentFile::n_tokens);
-    for (int32_t p = begin_; p < end_ && first_turned_ == INT32_MAX;) {
+    for (int32_t p = from; p < end_ && first_turned_ == INT32_MAX;) {
         const auto n = std::min<int32_t>(end_ - p, SegmentFile::n_tokens - p % static_cast<int32_t>(SegmentFile::n_tokens));
         file_.read(0, false, p, static_cast<uint32_t>(n), room.data(), rope_positions.data());
         for (int32_t i = 0; i < n && first_turned_ == INT32_MAX; ++i) {
@@ -113,7 +119,7 @@ void edgekv_archive::require_same_rows(const edgekv_cache & cache) const {
 
 void edgekv_archive::cut(int32_t end) {
     if (end <= end_) {
-        end_   = std::max(begin_, end);
+        end_          = std::max(begin_, end);
         limit_        = room_; // the next rows follow without a gap
         first_turned_ = is_turned() ? first_turned_ : INT32_MAX;
     }

@@ -46,7 +46,7 @@ struct edgekv_archive {
   private:
     int32_t room_of(uint64_t limit_bytes) const;
     void    make_buffer();
-    void    find_first_turned();
+    void    find_first_turned(int32_t from);
     void    append_segment(const edgekv_cache & cache, int32_t p, uint32_t n);
 
     edgekv::SegmentFile file_;
