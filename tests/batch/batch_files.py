@@ -5,7 +5,17 @@ from __future__ import annotations
 import json
 
 CHAT, TEXT, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
-SMALL = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "probe_tokens": 16}
+SMALL = {
+    "memory": "4GiB",
+    "budget": 64,
+    "block": 32,
+    "recent": 16,
+    "threads": 1,
+    "probe_tokens": 16,
+    "prompt_lookup": "off",
+}
+# products of these weights are to the bit what they are alone, so requests that share steps say the same
+MODEL = {"n_layer": 2, "n_ctx_train": 2048, "head_dim": 64, "quantization": "Q8_0"}
 
 
 def words(n, word="word"):

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 pytest.importorskip("starlette")
-from batch_files import CHAT, RESPONSES, SMALL, TEXT, about_documents, chat, rows, said, words, write
+from batch_files import CHAT, MODEL, RESPONSES, SMALL, TEXT, about_documents, chat, rows, said, words, write
 from lent_device import lent_device
 
 import edgekv
@@ -28,7 +28,7 @@ from edgekv.session import GENERAL_QUESTION
 @pytest.fixture
 def opened(tiny_model, tmp_path):
     """A function that opens a batch over a tiny model; None = the requests are there already."""
-    model = str(tiny_model(n_layer=2, n_ctx_train=2048, head_dim=64))
+    model = str(tiny_model(**MODEL))
 
     def open_batch(requests=None, results="results.jsonl", **options):
         if requests is not None:
@@ -185,7 +185,7 @@ def test_as_many_slots_as_cost_no_cells(answer, opened):
 def test_without_focus_a_request_says_what_it_says_alone(answer, tiny_model, options):
     found, stats = answer(REQUESTS, focus=False, **options)
     assert stats.prefixes >= 3
-    path = tiny_model(n_layer=2, n_ctx_train=2048, head_dim=64)
+    path = tiny_model(**MODEL)
     with edgekv.Runtime(path, **SMALL | options, focus=False) as runtime:
         for request in REQUESTS[:6]:
             seed = int(digest_of(request["custom_id"], digits=7), 16)
