@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,10 +48,18 @@ def run_in_group(command: Sequence[str], limit_bytes: int | None, at_most_s: flo
             output, errors = child.communicate(timeout=at_most_s)
             status = child.returncode
         except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
+            _kill(child)
             output, errors = child.communicate()
         except BaseException:  # Ctrl-C does not reach another session
-            os.killpg(child.pid, signal.SIGKILL)
+            _kill(child)
             child.wait()
             raise
         return Run(status, time.monotonic() - started, output, errors, group.peak_bytes)
+
+
+def _kill(child: subprocess.Popen[str]) -> None:
+    """Kill a program and all that it started."""
+    if sys.platform == "win32":  # there are no control groups either
+        child.kill()
+    else:
+        os.killpg(child.pid, signal.SIGKILL)

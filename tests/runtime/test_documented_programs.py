@@ -26,7 +26,7 @@ ELSEWHERE = {
     "benchmark.md": "tests/evals/test_speed.py",
     "custom-scorers.md": "tests/unit/test_custom.py",
     "devices.md": "tests/runtime/test_rpc_split.py",
-    "memory.md": "tests/runtime/test_moving_ceiling.py",
+    "moving-ceiling.md": "tests/runtime/test_moving_ceiling.py",
     "pull.md": "tests/hub/test_download.py",
     "server.md": "tests/server/clients",
     "server-api.md": "tests/server/clients",

@@ -52,6 +52,8 @@ SESSION = {
     "export": {"path": "talk.md"},
     "restore": {"snapshot": None},
     "save": {"path": "saved"},
+    "keep": {"path": "kept"},
+    "fork": {},
 }
 RUNTIME = {
     "session": {},
@@ -64,6 +66,7 @@ RUNTIME = {
     "stored": {"history": HELLO},
     "set_memory": {"memory": "4GiB"},
     "note_pressure": {"is_short": False},
+    "keep_beginnings": {"folder": "kept"},
 }
 ASYNC = {"reply_async", "ask_async", "chat_async", "generate_async"}
 NOT_HERE = ASYNC | {"events", "snapshot", "alone", "is_of", "budgets", "close", "cancel"}

@@ -131,7 +131,7 @@ def test_a_session_of_which_nothing_was_evicted_makes_no_archive(open_runtime):
 
 def damage(archive):
     """Change the rows of an archive's first tokens."""
-    file = archive._file._file
+    file = archive._file.file
     file.seek(0)
     file.write(b"\xff" * archive._rows.segment_bytes)
 
@@ -154,7 +154,7 @@ def test_a_file_of_other_rows_is_not_used(swapped):
     rt, session, other = swapped
     swap_out(rt, session, other)
     archive = state_of(session).archive
-    file = archive._file._file
+    file = archive._file.file
     size = archive._rows.segment_bytes
     file.seek(0)
     first, second = file.read(size), file.read(size)

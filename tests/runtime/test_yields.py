@@ -34,7 +34,8 @@ def opened(model, monkeypatch):
     made[0].close()
 
 
-@pytest.mark.parametrize("isolated", [False, True])
+# by day in a process of its own: this one may have grown since the plan, so that less can be given back
+@pytest.mark.parametrize("isolated", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_cells_go_under_pressure_and_come_back(opened, isolated, caplog):
     rt = opened(yields=0.04, isolated=isolated)
     whole = rt.memory

@@ -256,7 +256,7 @@ def test_nobody_is_at_work_while_a_client_looks_at_the_progress():
     assert (progress, of_b, driver.engine.batches) == ([READ], [], ["a"])
     assert driver.post(Call(1, "n_logged")) == ["log of b"]
     assert driver.post(Call(0, "budgets"), "a") == ["budgets of a"]
-    others = LoadConversation(9, "f", None, True), ForkConversation(9, 1)
+    others = LoadConversation(9, "f", None, True, False), ForkConversation(9, 1)
     for message in (Call(1, "budgets"), Reply(30, 2, [], None, Stats(), False), *others):
         assert "another session is at work in this very call" in refused(driver.post(message, "a"))
     waits = driver.post(Call(2, "budgets"), "another")

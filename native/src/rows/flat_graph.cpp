@@ -13,7 +13,6 @@ namespace edgekv {
 namespace {
 
 constexpr uint32_t visible_step = 256; // a graph is built anew once so many rows were filled, not for every token
-constexpr uint32_t device_pad   = 256; // rows that flash attention on a device reads at once
 constexpr size_t   n_query_nodes = 5;  // that keep_queries adds to a graph, at most
 
 ggml_tensor * input(ggml_context * context, ggml_type type, int64_t n, int64_t rows = 1) {

@@ -9,9 +9,8 @@ namespace edgekv {
 
 namespace {
 
-constexpr uint32_t device_pad = 256;    // rows that flash attention on a device reads at once
-constexpr uint32_t alignment  = 64;     // numbers; a device reads them from where these begin
-constexpr float    hidden     = -1e30f; // in f16 it is -inf
+constexpr uint32_t alignment = 64;     // numbers; a device reads them from where these begin
+constexpr float    hidden    = -1e30f; // in f16 it is -inf
 
 // Longer views would take more time than a call for each head.
 uint32_t most_rows(const FlatCache & cache) { return static_cast<uint32_t>(round_up(2 * cache.n_cells(), device_pad)); }

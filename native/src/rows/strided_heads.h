@@ -7,6 +7,8 @@
 
 namespace edgekv {
 
+constexpr uint32_t device_pad = 256; // rows that flash attention on a device reads at once
+
 // The heads of a layer are read as one tensor: views of one length that begin at equal distances, each around the rows of one head. A
 // mask of each head hides what else its view has. The device makes the masks of all layers, from two numbers a head.
 class StridedHeads {
