@@ -7,10 +7,9 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import suppress
 
 import pytest
-from children import LIMIT_S
+from children import LIMIT_S, default_interrupt
 from small import words
 from waiting import until
 
@@ -24,22 +23,16 @@ signals = pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
 def test_an_interrupt_ends_a_long_read_at_its_next_block(local_runtime, monkeypatch):
     decode, n_decoded = Decoder.decode, []
 
-    def interrupted():
-        """Interrupt the client; returns True once its message is there. A finalizer may swallow an interrupt."""
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-        with suppress(AssertionError):
-            until(lambda: not local_runtime._engine.channel._serving.inbox.empty(), limit_s=5)
-            return True
-
     def decode_and_interrupt(decoder, feeds):
         rows = decode(decoder, feeds)
         n_decoded.append(len(feeds[0].tokens))
         if len(n_decoded) == 2:
-            until(interrupted, "the client's message")
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            until(lambda: not local_runtime._engine.channel._serving.inbox.empty(), "the client's message")
         return rows
 
     with local_runtime.session(history=True) as session:
-        with monkeypatch.context() as patch:
+        with monkeypatch.context() as patch, default_interrupt():
             patch.setattr(Decoder, "decode", decode_and_interrupt)
             with pytest.raises(KeyboardInterrupt):
                 session.read(words(400))
