@@ -17,6 +17,19 @@ from unittest import mock
 from children import LIMIT_S
 
 COMMAND = [sys.executable, "-c", "import sys; from edgekv.cli.main import main; sys.exit(main())"]
+# an edgekv that kills itself when a chat has read 64 tokens of a text
+KILLED = """
+import contextlib, os, signal, sys
+from edgekv.cli.chat import command
+from edgekv.cli.main import main
+
+@contextlib.contextmanager
+def bar():
+    yield lambda it: it.tokens_total > it.tokens_done == 64 and os.kill(os.getpid(), signal.SIGKILL)
+
+command.reading_bar = bar
+sys.exit(main())
+"""
 SMALL = ["--memory", "4GiB", "--budget", "64", "--block", "32", "--threads", "1"]
 STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
 SIGNALS = (signal.SIGINT, signal.SIGTERM)

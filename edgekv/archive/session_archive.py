@@ -99,14 +99,12 @@ class Archive:
     @property
     def handle(self) -> c.c_void_p | None:
         """The rows that can be read, for calls of the library; None = there are none."""
-        return None if self._rows is None or not self._is_readable else self._rows.handle
+        return None if (rows := self.rows) is None else rows.archive.handle
 
     @property
     def positions(self) -> tuple[int, int]:
         """Positions [begin, end) whose rows are archived and can be read; empty if there are none."""
-        if self._rows is None or not self._is_readable:
-            return 0, 0
-        return self._rows.begin, self._rows.end
+        return (0, 0) if (rows := self.rows) is None else (rows.archive.begin, rows.archive.end)
 
     @property
     def n_tokens(self) -> int:

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 from children import LIMIT_S
-from command import SMALL, run_here, words
+from command import KILLED, SMALL, run_here, words
 
 import edgekv
 from edgekv.store.kept_folder import is_kept
@@ -79,21 +79,6 @@ def test_it_is_listed_shown_exported_renamed_and_removed(model, tmp_path):
 def test_a_chat_in_which_nothing_was_said_leaves_nothing(model):
     chat(model, "/stats\n", "--session", "mine")
     assert saved_names() == []
-
-
-# It kills itself when it has read 64 tokens of a text.
-KILLED = """
-import contextlib, os, signal, sys
-from edgekv.cli.chat import command
-from edgekv.cli.main import main
-
-@contextlib.contextmanager
-def bar():
-    yield lambda it: it.tokens_total > it.tokens_done == 64 and os.kill(os.getpid(), signal.SIGKILL)
-
-command.reading_bar = bar
-sys.exit(main())
-"""
 
 
 def test_a_message_that_was_not_answered_is_given_back(model, text_file):

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import click
 import pytest
 from children import LIMIT_S, started
-from command import COMMAND, SMALL, run_here
+from command import COMMAND, KILLED, SMALL, run_here
 from terminal import Terminal
 
 import edgekv
@@ -72,21 +72,6 @@ def test_slash_commands_of_a_chat(model, data_home):
     sizes = {name: json.loads(run_here("sessions", "show", name, "--json").stdout)["n_past"] for name in ("one", "two")}
     assert sizes["one"] > sizes["two"]  # it was gone on with, and kept
     assert sorted(path.name for path in (data_home / "edgekv" / "sessions").iterdir()) == ["one.session", "two.session"]
-
-
-# It kills itself when it has read 64 tokens of a text.
-KILLED = """
-import contextlib, os, signal, sys
-from edgekv.cli.chat import command
-from edgekv.cli.main import main
-
-@contextlib.contextmanager
-def bar():
-    yield lambda it: it.tokens_total > it.tokens_done == 64 and os.kill(os.getpid(), signal.SIGKILL)
-
-command.reading_bar = bar
-sys.exit(main())
-"""
 
 
 def test_a_killed_chat_loses_the_running_turn_alone(model, book):
