@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import codecs
-import gc
 import os
-import threading
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-import numpy as np
-import numpy.typing as npt
-
 from .arguments import check_flag, path_of, paths_of
-from .conversations.coverage import Shaded
 from .conversations.history import (
     History,
     Messages,
@@ -29,7 +21,7 @@ from .conversations.history import (
     token_ids,
 )
 from .conversations.snapshot import Snapshot
-from .errors import ConfigError, InputError, SessionError
+from .errors import ConfigError, InputError
 from .generation.request import (
     INSTRUCTION,
     Focus,
@@ -41,15 +33,13 @@ from .generation.request import (
     question_to_read_with,
     reply_fields,
 )
-from .generation.stats import Stats
 from .loop.conversation_client import Conversation
 from .loop.engine_client import Engine
 from .loop.reply_methods import in_asyncio, whole, whole_in_asyncio
 from .loop.reply_pieces import Blocks, Events, ReplyPieces
 from .prompt.named_files import contents_of
 from .prompt.text import PARAGRAPH, WITHIN
-from .store.log import Turn, joined
-from .store.transcript import write_transcript
+from .session_record import SessionRecord
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -62,20 +52,11 @@ GENERAL_QUESTION = "Which names, places, dates, numbers and other facts are ment
 NO_TEXT = "give a text; a file goes into files="
 NO_PROMPT = "give a text or messages; a file goes into files="
 
-TURNS_AT_ONCE = 256  # turns a request, as a log may be long
-TOKENS_AT_ONCE = 4096
-
 
 Files: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None
 
 
-class _User:
-    """A call that has a conversation to itself."""
-
-    __slots__ = ("__weakref__",)
-
-
-class Session:
+class Session(SessionRecord):
     """A conversation over a runtime; `Runtime.session` makes one. `close`, `with` or closing the runtime ends it.
 
     `reply` returns a whole answer. `chat`, `ask` and `generate` return generators that yield pieces of text. A reply
@@ -95,8 +76,6 @@ class Session:
     reads them as they stand.
     """
 
-    _ended = True  # until it was made
-
     def __init__(
         self,
         engine: Engine,
@@ -113,17 +92,10 @@ class Session:
         general: the question that `read` reads with if it is given none; "" = none
         kept_in: the folder that the conversation is appended to
         """
-        self._engine = engine
-        self._conversation = conversation
-        self._start = start
+        super().__init__(engine, conversation, start)
         self._able_to_focus = able_to_focus
         self._general = general
         self._kept_in = kept_in
-        self._ended = False
-        self._cancels = object()  # another one after every cancel, so that a reply knows if one came since it was made
-        self._beginning = threading.Lock()
-        self._users = threading.RLock()
-        self._user: weakref.ref[_User] | None = None  # the call that has it to itself, as long as that lives
 
     def _answer(
         self,
@@ -425,111 +397,6 @@ class Session:
         for _ in self._reply(RewindRequest(n_tokens=n_tokens, other_draws=other_draws), progress):
             pass
 
-    @property
-    def stats(self) -> Stats:
-        """Tokens, times and memory of the last reply, complete when that has ended."""
-        return self._conversation.stats
-
-    @property
-    def system(self) -> str | None:
-        """The system message, which is never evicted; None = there is none."""
-        return self._live().system
-
-    @property
-    def n_past(self) -> int:
-        """Tokens read and generated so far."""
-        return self._begun().n_past
-
-    @property
-    def n_cells(self) -> int:
-        """Cells used per head."""
-        return self._begun().n_cells
-
-    @property
-    def n_recallable(self) -> int:
-        """Tokens with archived rows and no cell, on average over heads, as of the end of the last call."""
-        return self._begun().n_recallable
-
-    def kept_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
-        """True positions of the tokens that one (layer, KV head) still holds, (n,) ascending.
-
-        A cell that is a mean of evicted ones (`+merge`) holds no token.
-        """
-        for name, number in (("layer", layer), ("head", head)):
-            if isinstance(number, bool) or not hasattr(number, "__index__"):
-                raise ConfigError(f"{name}={number!r} is no number; give a whole number from 0 on")
-        return self._begun().kept_positions(layer, head)
-
-    @property
-    def n_exceeded(self) -> int:
-        """Number of checks that found the process over its ceiling."""
-        return self._live().n_exceeded
-
-    def budgets(self) -> list[list[int]]:
-        """Cells that the last eviction left in each head of each layer; 0 before the first eviction."""
-        return self._begun().budgets()
-
-    def turns(self, *, apart: bool = False) -> Iterator[Turn]:
-        """Yield the turns of the log as `Turn(role, start, stop)`, without tokens that the chat template puts between.
-
-        apart: texts that `read` began a turn with come before the rest of that turn, as turns of their own
-
-        Raises SessionError without a history, or during a reply.
-        """
-        return self._turns_apart() if apart else joined(self._turns_apart())
-
-    def _turns_apart(self) -> Iterator[Turn]:
-        first = 0
-        while True:
-            with self.alone():
-                some = self._begun().turns(first, TURNS_AT_ONCE)
-            yield from some
-            first += len(some)
-            if len(some) < TURNS_AT_ONCE:
-                return
-
-    def text(self, turn: Turn | None = None) -> Iterator[str]:
-        """Yield the text of a turn in pieces; None = all text, with the chat template, as the model saw it.
-
-        Raises SessionError without a history, or during a reply.
-        """
-        _check_turn(turn)
-        with self.alone():
-            start, stop = (0, self._begun().n_logged) if turn is None else (turn.start, turn.stop)
-        pieces = (b"".join(some) for some in self._pieces(start, stop, turn is None))
-        yield from codecs.iterdecode(pieces, "utf-8", "replace")
-
-    def kept(self, turn: Turn | None = None) -> Iterator[Shaded]:
-        """Yield the text of a turn, or all text that the model saw, in runs `Shaded(text, shade)` of equal shade.
-
-        The shades are those of the cells when this begins. A generated token that is not fed yet has no cells, and is
-        left out.
-
-        Raises SessionError without a history, or during a reply.
-        """
-        _check_turn(turn)
-        with self.alone():
-            conversation = self._begun()
-            start, stop = (0, conversation.n_logged) if turn is None else (turn.start, turn.stop)
-            stop = min(stop, conversation.n_past)
-            coverage = conversation.coverage()
-        yield from coverage.shaded(self._pieces(start, stop, turn is None), start)
-
-    def _pieces(self, start: int, stop: int, control: bool) -> Iterator[list[bytes]]:
-        """Yield the bytes of each token in [start, stop) of the log, TOKENS_AT_ONCE at a time."""
-        for first in range(start, stop, TOKENS_AT_ONCE):
-            with self.alone() as conversation:
-                pieces = conversation.pieces(first, min(stop, first + TOKENS_AT_ONCE), control)
-            yield pieces
-
-    def export(self, path: str | os.PathLike[str]) -> None:
-        """Write roles and texts of all turns to a file, as Markdown (.md) or JSON (.json).
-
-        Raises SessionError without a history or during a reply, ConfigError for another ending, and SessionFileError if
-        the file cannot be written. Whatever had that name before is then untouched.
-        """
-        write_transcript(path_of("path", path), ((turn.role, self.text(turn)) for turn in self.turns()))
-
     def snapshot(self) -> Snapshot:
         """Copy the whole state of the session, so that `restore` can go back to it.
 
@@ -602,79 +469,10 @@ class Session:
         """The folder that the session is appended to as it grows; None = it is kept nowhere."""
         return self._kept_in
 
-    @contextmanager
-    def alone(self) -> Iterator[Conversation]:
-        """Yield the conversation to one user at a time. Raises SessionError while another user has it."""
-        user = _User()
-        with self._users:
-            if self._is_used():
-                gc.collect()  # an interrupted call may be gone before its user
-            if self._is_used():
-                raise SessionError("this session is already answering; wait for the reply or cancel it")
-            self._user = weakref.ref(user)
-        try:
-            yield self._live()
-        finally:
-            self._user = None  # if an interrupt comes first, `user` goes with this frame
-
-    def is_of(self, engine: Engine) -> bool:
-        """Return True if the session has its cells in this engine."""
-        return self._engine is engine
-
-    @property
-    def closed(self) -> bool:
-        """True if the session or its runtime was closed."""
-        return self._ended or self._engine.closed
-
-    def close(self) -> None:
-        """End the session, and free its state, at the latest when another session is used."""
-        if self.closed:
-            return
-        self.cancel()
-        self._conversation.close()
-        self._ended = True  # if an interrupt comes before, it is closed again or dropped
-
-    def cancel(self) -> None:
-        """End the running reply, if any, at the next block or token. May be called from any thread.
-
-        A reply that was made before, and of which no piece was fetched yet, ends without one.
-        """
-        self._cancels = object()  # before the event is set: a reply that begins clears it, and then looks here
-        self._conversation.cancel()
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if not self._ended:
-            self._conversation.drop()
-
     def _question(self, focus: Focus, usual: str, *, otherwise: bool) -> str | tuple[str, ...] | None:
         """Return the question to read with; None = none."""
         self._live()
         return question_to_read_with(focus, usual, able=self._able_to_focus, otherwise=otherwise)
-
-    def _live(self) -> Conversation:
-        """Return the conversation. Raises SessionError if the session is closed."""
-        if self.closed:
-            raise SessionError("this session is closed; open another with Runtime.session()")
-        return self._conversation
-
-    def _begun(self) -> Conversation:
-        """Return the conversation, restored from `start` at the first use."""
-        conversation = self._live()
-        if self._start is not None:
-            with self._beginning:
-                if self._start is not None:
-                    conversation.restore(self._start)
-                    self._start = None
-        return conversation
-
-    def _is_used(self) -> bool:
-        return self._user is not None and self._user() is not None
 
     def _reply(
         self,
@@ -735,11 +533,6 @@ def _content(files: Sequence[os.PathLike[str]], text: str) -> tuple[str | Path, 
     """Return files, then a text, with an empty line between each two; several files have lines with their names."""
     contents: list[tuple[str | Path, ...]] = [*contents_of(files), *([(text,)] if text else [])]
     return tuple(part for content in contents for part in (*content, PARAGRAPH))[:-1]
-
-
-def _check_turn(turn: Turn | None) -> None:
-    if turn is not None and not isinstance(turn, Turn):
-        raise ConfigError(f"turn={turn!r} is no turn; give one that `turns` yields, or None for all")
 
 
 def tool_use_of(

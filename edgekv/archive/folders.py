@@ -1,4 +1,4 @@
-"""The folder for archives: one of temporary files, on a disk."""
+"""The folder for archives: for temporary files, and on a disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of archives, which several archives may read, and marks: what was archived of a text at some time."""
+"""The files of archives, which several archives may read, and marks of the rows that an archive had at some time."""
 
 from __future__ import annotations
 
@@ -71,17 +71,17 @@ class Keeper(Protocol):
         """Make a file."""
 
     def adopted(self, rows: Rows, cache: Cache) -> Rows:
-        """Return rows with files of this keeper, for those of others."""
+        """Return the same rows in files of this keeper."""
 
     def will_write(self, rows: Rows) -> None:
-        """Note that rows are about to be appended, so that those which lie there are no longer what they were."""
+        """Note that rows are about to be appended, and may overwrite rows."""
 
     def has_appended(self) -> None:
         """Note that rows were appended, or could not be."""
 
 
 class Mark:
-    """The archived rows of a text's first n_past tokens. They stay, whatever becomes of the archive.
+    """The archived rows of a text's first n_past tokens. They stay when the archive is cut or closed.
 
     rows: None = it has none, or the mark comes from another process
     """

@@ -58,7 +58,7 @@ class RowFolder:
         return None if found is None else int(found[1])
 
     def open(self, cache: Cache, parts: Sequence[Part], end: int, limit_bytes: int, *, writes: bool) -> Rows:
-        """Return the rows of the positions [0, end) of which a cache has none yet. Raises OSError and ConfigError."""
+        """Return the rows of the positions [0, end), which are in no cache yet. Raises OSError and ConfigError."""
         files = [self._opened(self._path / f"rows-{part.number}", "r+" if writes else "r") for part in parts]
         return _rows(cache, list(zip(files, parts, strict=True)), end, limit_bytes)
 
@@ -77,7 +77,7 @@ class RowFolder:
         return None if parts is None else {"end": rows.archive.end, "parts": list(map(list, parts))}
 
     def adopted(self, rows: Rows, cache: Cache) -> Rows:
-        """Return rows with all their files in this folder: links to those of other sessions, or copies.
+        """Return the same rows in files of this folder: links to files of other sessions, or copies.
 
         Nothing can be appended to them before a branch. Raises OSError.
         """
@@ -101,7 +101,7 @@ class RowFolder:
         return [(int(it[1]), path) for path in self._path.glob("rows-*") if (it := NAME.fullmatch(path.name))]
 
     def _taken(self, file: RowsFile) -> RowsFile:
-        """Return a file of this folder that has what another one has."""
+        """Return a file of this folder with the bytes of another file."""
         path = self._path / f"rows-{next(self._numbers)}"
         if file.path is not None:
             with suppress(OSError):

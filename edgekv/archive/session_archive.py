@@ -1,4 +1,4 @@
-"""The rows of one conversation's tokens in a file, and recall: cells are filled again with what a prompt needs."""
+"""The rows of one conversation's tokens in a file, and recall: cells are filled again with rows that a prompt needs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ from edgekv.store.temp_array import temp_file
 from .folders import disk_folder
 from .row_files import Keeper, Mark, Rows, RowsFile
 
-ROUNDS = (
-    2  # the first probe's queries come from cells that lack the fact; those of the second see what the first brought
-)
-BEFORE, AFTER = 20, 10  # positions; what follows a hit matters more than what precedes it
+# The queries of the first probe come from cells that lack the fact. The second probe sees what the first recalled.
+ROUNDS = 2
+BEFORE, AFTER = 20, 10  # positions; the tokens after a hit matter more than the tokens before it
 MOST_RECALLED = 64  # cells of a head
 
-# (heads scanned, heads of all rounds) -> False to stop. What it yields is for whoever drives the recall
+# (heads scanned, heads of all rounds) -> False to stop. The driver of the recall gets what it yields
 GoesOn = Callable[[int, int], Generator[object, int, bool]]
 
 
@@ -70,7 +69,7 @@ class Archive:
         self._marks: weakref.WeakSet[Mark] = weakref.WeakSet()  # those whose tokens it still has
         self.asked: Sequence[int] = ()
         self._failure = ""  # why it takes no more rows, or gives none back
-        self._lost = ""  # why it did not get those that others had archived
+        self._lost = ""  # why it did not get rows that others had archived
         self._is_readable = True
 
     def close(self) -> None:
@@ -184,7 +183,7 @@ class Archive:
     def share(self, cache: Cache, n_past: int) -> Mark:
         """Return a mark of the first n_past tokens, all that a cache was fed, which is to outlive this archive.
 
-        What comes next goes to another file, so the mark keeps no more of the disk than its tokens take.
+        Later rows go to another file, so the mark keeps no more of the disk than its tokens take.
         """
         if self._rows is not None:
             self.append(cache)
@@ -197,7 +196,7 @@ class Archive:
         return mark
 
     def has(self, mark: Mark | None) -> bool:
-        """Return True if a mark is one of this archive's, and its tokens were not cut."""
+        """Return True if this archive made a mark, and its tokens were not cut."""
         return mark is not None and mark in self._marks
 
     def go_to(self, mark: Mark | None, cache: Cache) -> None:
@@ -228,7 +227,7 @@ class Archive:
             self.append(cache)
 
     def keep(self, keeper: Keeper, cache: Cache) -> None:
-        """Have a keeper keep all files from now on, with what they have if they begin with the first token.
+        """Keep all files in a keeper from now on, with the rows so far if they begin with the first token.
 
         Raises OSError and ArchiveError if that cannot be written; the archive is then as before.
         """
@@ -244,7 +243,7 @@ class Archive:
         self.go_on_with(kept, cache)
 
     def take_up(self, rows: Rows, own_begin: int, limit_bytes: int) -> None:
-        """Begin with rows of the first tokens, none of which a cache has yet. `refill` reads them.
+        """Begin with rows of the first tokens, which are in no cache yet. `refill` reads them.
 
         own_begin: the first position in the last file
         """
@@ -253,7 +252,7 @@ class Archive:
         self._own_begin, self._limit_bytes = own_begin, limit_bytes
 
     def go_on_from(self, cache: Cache) -> None:
-        """Keep the rows of a cache's tokens, and forget those that follow, which could not be read perhaps."""
+        """Keep the rows of a cache's tokens, and forget later rows, which may be unreadable."""
         self._is_readable, self._failure = True, ""
         self.cut(cache.n_past)
         if self._rows is not None and self.keeper is None:
@@ -276,7 +275,7 @@ class Archive:
             self._rows, self._files = kept
 
     def _branch(self, cache: Cache, limit_bytes: int) -> None:
-        """Write what comes next to a new file. Raises ArchiveError; nothing more is written then."""
+        """Write later rows to a new file. Raises ArchiveError; nothing more is written then."""
         assert self._rows is not None
         rows, file = self._rows, self._new_file()
         try:
@@ -364,7 +363,7 @@ class Archive:
         rounds: int,
         goes_on: GoesOn,
     ) -> Generator[object, int, Recalled]:
-        """Fill free cells of every head with what a probe's queries find.
+        """Fill free cells of every head with rows that a probe's queries find.
 
         probe: feeds the probe, once for each round
         goes_on: called between heads, with no call of the library under way; False ends the recall, with the cells of

@@ -16,7 +16,7 @@ class ArchiveSpace:
 
     folder: None = `disk_folder`
     named_bytes: the most bytes of an archive; None = a quarter of what the disk has free when it makes its file, beside
-        what the others may still take
+        the bytes that other archives may still take
     """
 
     def __init__(self, folder: str | None, named_bytes: int | None) -> None:
@@ -31,7 +31,7 @@ class ArchiveSpace:
         return archive
 
     def limit(self, n_bytes: int = 0) -> int:
-        """Return the most bytes of an archive that makes its file now. n_bytes: those that it has already"""
+        """Return the most bytes of an archive that makes its file now. n_bytes: bytes that it has already"""
         if self._named_bytes is not None:
             return self._named_bytes
         return n_bytes + free_share(self._folder, sum(archive.free_bytes for archive in self._archives))
@@ -40,7 +40,7 @@ class ArchiveSpace:
 def free_share(folder: str | None, promised: int = 0) -> int:
     """Return the bytes that an archive of no named size may take in a folder; None = `disk_folder`.
 
-    promised: what other archives may still take there
+    promised: bytes that other archives may still take there
     """
     place = folder or disk_folder()
     try:

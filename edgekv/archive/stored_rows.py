@@ -1,4 +1,4 @@
-"""Archived rows in the file of a session: written segment by segment, and read where they lie."""
+"""Archived rows in the file of a session: written segment by segment, and read in place."""
 
 from __future__ import annotations
 

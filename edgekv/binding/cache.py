@@ -1,4 +1,4 @@
-"""The cache of a context, from Python: feed tokens, compact, and look at what was kept."""
+"""The cache of a context, from Python: feed tokens, compact, and look at the cells that stayed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Cache:
         self.repositions = bool(params.repositions)
         self.shape = context.shape()
         self.shares: tuple[tuple[float, ...], ...] = ()
-        self.n_overwritten = 0  # restores and clears so far, each of which may have replaced the cells
+        self.n_overwritten = 0  # restores and clears so far; each may have replaced the cells
         self._native_shares: c.Array[c.c_float] | None = None
 
     @property
@@ -98,7 +98,7 @@ class Cache:
 
     @property
     def n_droppable(self) -> int:
-        """Newest tokens that `drop` takes: those that no compaction has kept, if the policy and the model allow it."""
+        """Newest tokens that `drop` can take: all since the last compaction, if the policy and the model allow it."""
         return int(self._library.edgekv_cache_n_droppable(self._handle))
 
     @property

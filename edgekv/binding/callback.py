@@ -16,7 +16,7 @@ class Callback:
     prototype: made by `ctypes.CFUNCTYPE`
     failed: the answer that the library reads as a failure, given once the function has raised
 
-    The end of the block raises what the function raised, in place of the error that the library made of it. ctypes
+    The end of the block raises what the function raised, not the library's error for it. ctypes
     itself drops an exception before the first line of a call or after its last, such as Ctrl-C, and hands it to
     `sys.unraisablehook`. The callback finds it there. The library's answer to that call is then undefined.
     """

@@ -33,7 +33,7 @@ def convert_cells(
     scores: bool = True,
     claim: Callable[[int], None] | None = None,
 ) -> None:
-    """Make a cache hold the cells of a snapshot, whatever it holds now. Rows of another type are converted.
+    """Replace the cells of a cache by those of a snapshot. Rows of another type are converted.
 
     meta: of the snapshot, and is changed; None = read it
     scores: keep the cells' scores from earlier scorings; if False, or if there are none, they begin at 0

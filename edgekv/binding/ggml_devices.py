@@ -22,7 +22,7 @@ def has_gpu() -> bool:
 
 
 def all_devices() -> list[int]:
-    """Return the devices that ggml lists, those of servers among them."""
+    """Return the devices that ggml lists, with the devices of servers."""
     ggml = functions()
     return [ggml.ggml_backend_dev_get(i) for i in range(ggml.ggml_backend_dev_count())]
 
@@ -42,7 +42,7 @@ def _is_gpu(device: int) -> bool:
 def start_gpus() -> int:
     """Start this machine's GPUs, once in a process, by a small product on each; returns their number.
 
-    What a driver takes of this process's memory for that stays taken, so a plan can count it.
+    The driver keeps the memory of this process that it takes for that, so a plan can count it.
     """
     gpus = [device for device in all_devices() if _is_gpu(device) and backend_of(device) != "RPC"]
     for device in gpus:

@@ -68,7 +68,7 @@ _importing = threading.RLock()  # held by the thread that imports the bindings
 _P = c.c_void_p  # an opaque handle or an array
 _ERR = (c.c_char_p, c.c_size_t)
 
-# name -> argument types, without the trailing err, err_size; every one of these returns a status
+# name -> argument types, without the trailing err, err_size; each function returns a status
 _CALLS: dict[str, tuple[Any, ...]] = {
     "edgekv_model_load": (c.c_char_p, _P, c.c_uint32, _P),
     "edgekv_model_streaming": (_P, _P),

@@ -35,7 +35,7 @@ def header_for(path: Path, options: Options) -> Header:
 
 @contextmanager
 def refusals(path: Path, header: Header) -> Iterator[None]:
-    """Name the file in the error of a block that loads it, and what to do."""
+    """Name the file and a remedy in the error of a block that loads it."""
     try:
         yield
     except InvalidModelError as error:
@@ -110,7 +110,7 @@ class Model:
         self.close()
 
     def streaming(self) -> structs.Streaming:
-        """Return what of the weights is read from the file whenever its turn comes, and what that took so far."""
+        """Return the share of weights that is streamed from the file, and the bytes and time of it so far."""
         streaming = structs.Streaming()
         library.call("edgekv_model_streaming", self.handle, c.byref(streaming))
         return streaming
@@ -157,7 +157,7 @@ class Model:
             return (int(getattr(llama, f"llama_vocab_{name}")(self._vocab)),)
 
     def ends_in_name(self, text: str) -> bool:
-        """Return True if the last token of a template's text is one that has a name."""
+        """Return True if the last token of a template's text has a name."""
         tokens = self.tokenize(text[-NAME_CHARS:], special=True)
         return bool(tokens) and bool(self._attributes(tokens[-1]) & NAMED)
 

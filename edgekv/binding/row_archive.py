@@ -19,7 +19,7 @@ def segments_of(begin: int, end: int) -> int:
 class RowArchive:
     """The rows of the tokens at positions [begin, end) of a text, in a file. Close it before the file.
 
-    cache: one with the rows of the model; each call names the one that has the text now
+    cache: any cache of the model; each call names the cache that has the text now
 
     fd: descriptor of a file that is open for reading and writing
     begin: position of the first token that will be archived
@@ -62,7 +62,7 @@ class RowArchive:
         return archive
 
     def branch(self, cache: Cache, end: int, fd: int, limit_bytes: int) -> None:
-        """Keep the positions before `end`, as far as the limit has room, and write what follows to another, empty file.
+        """Keep the positions before `end`, as far as the limit has room, and write later ones to another, empty file.
 
         The files of before are only read from now on. If tokens after `end` have no cells any more, nothing is written
         until a cut. Raises ArchiveError if a part of one segment cannot be copied; then nothing has changed.
@@ -136,7 +136,7 @@ class RowArchive:
 
         Returns the number of cells in the head that lacks most, the keys scored, and times in microseconds. Raises
         ArchiveError if the file cannot be read or is damaged, and NativeError without a probe, or if a logit is not
-        finite. The cells are then as before, but for those of an earlier recall.
+        finite. The cells are then as before, without the cells of an earlier recall.
         """
         params, result = structs.RecallParams(n_cells, n_rows, before, after), structs.Recall()
         library.call("edgekv_cache_recall", cache.handle, self._handle, c.byref(params), c.byref(result))

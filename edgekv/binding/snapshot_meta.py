@@ -36,7 +36,7 @@ class Source(Protocol):
 class CachedSource:
     """The snapshot of a cache as it is now.
 
-    archive: the one whose rows it leaves out; None = it has all rows
+    archive: the archive whose rows the snapshot leaves out; None = it has all rows
     """
 
     def __init__(self, cache: Cache, archive: c.c_void_p | None = None) -> None:
@@ -152,7 +152,7 @@ def read_header(read_into: Callable[[int, Bytes], None]) -> structs.Snapshot:
 
 
 def carried_names(header: structs.Snapshot) -> list[str]:
-    """Return the names of what cells carry, in the order of a snapshot."""
+    """Return the names of the arrays that cells carry, in the order of a snapshot."""
     kind = header.kind
     there = {
         "position": True,

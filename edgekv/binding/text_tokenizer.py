@@ -40,10 +40,10 @@ class Tokenizer:
         self.adds_space = adds_space
 
     def tokens(self, pieces: Iterable[str], *, special: bool = False, space_prefix: bool = False) -> Iterator[int]:
-        """Yield the tokens of a text that comes in pieces, as those of the whole text.
+        """Yield the tokens of a text that comes in pieces, the same as of the whole text.
 
         special: read the names of control tokens as these tokens; otherwise nothing becomes a marker
-        space_prefix: let a vocabulary that puts a space before a text do so
+        space_prefix: put a space before the text, if the vocabulary does
         """
         read = self._with_control if special else self._content
         for i, chunk in enumerate(self._chunks(pieces)):
@@ -100,7 +100,7 @@ class Tokenizer:
             yield buffer[start:]
 
     def _cut(self, text: str, start: int) -> int:
-        """Return where the chunk that begins at `start` ends: between two words, and not within a token's name."""
+        """Return the end of the chunk that begins at `start`: between two words, and not within a token's name."""
         gap = _WORD_GAP.search(text, start + CHUNK_CHARS, start + 2 * CHUNK_CHARS)
         end = gap.start() if gap else start + CHUNK_CHARS
         names = self._names[0 if gap else 1]

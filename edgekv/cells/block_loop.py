@@ -166,7 +166,7 @@ class BlockLoop:
     def settle(self) -> None:
         """Take the notes that an exception prevented, and drop a draft.
 
-        Call it before the next use, whatever was raised in the last one.
+        Call it before the next use, even if the last one failed.
         """
         self._drop_draft()
         self._since_probe = None

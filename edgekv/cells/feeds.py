@@ -10,7 +10,7 @@ from edgekv.binding.cache import Cache
 
 Result = TypeVar("Result")
 
-# Yields each `Feed` and receives the row of its logits; whatever else it yields is for whoever drives it.
+# Yields each `Feed` and receives the row of its logits. Other values that it yields are for its driver.
 Feeding: TypeAlias = Generator[object, int, Result]
 GoesOn: TypeAlias = Callable[..., Feeding[bool]]  # looks at a work under way; returns False to stop it
 
@@ -33,7 +33,7 @@ class Feed:
 class Decoder:
     """Decodes feeds of the caches of one context. n_slots: caches of the context
 
-    n_steps: batches so far. Each of them takes the place of the logits of the one before
+    n_steps: batches so far. Each overwrites the logits of the batch before
     is_shared: several conversations are being answered, so none of them makes drafts
     """
 

@@ -24,7 +24,7 @@ class MemoryGuard:
         self._before_bytes = process.resident_bytes()
 
     def go_under(self, plan: Plan) -> None:
-        """Compare with the ceiling of another plan from now on. What was held before it says nothing about it."""
+        """Compare with the ceiling of another plan from now on. Memory that was held before does not count."""
         self._plan = plan
         self._known_peak = process.peak_resident_bytes()
 

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 NGRAM = 3  # newest tokens that must stand before a draft
 WINDOW = 1 << 14  # newest tokens that are searched
-FIRST_COST = 1.5  # decodes without a draft that one with a draft is taken to cost until one was decoded
-MEASURE_AGAIN = 256  # decodes without a draft after which what one with a draft costs is measured again
+FIRST_COST = 1.5  # cost of a decode with a draft, in decodes without one, until it is measured
+MEASURE_AGAIN = 256  # decodes without a draft, after which the cost of a draft is measured again
 WEIGHT = 0.2  # weight of the newest figure in a running mean
 
 
@@ -123,7 +123,7 @@ class SpeculationGate:
         self._draft = []
 
     def forget(self) -> None:
-        """Stop comparing a draft, because the next tokens are not those that it was made for."""
+        """Stop comparing a draft, because it was made for other tokens."""
         self._draft = []
 
     def decoded(self, n_draft: int, seconds: float) -> None:

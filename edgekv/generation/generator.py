@@ -112,7 +112,7 @@ class ReplyGenerator:
 
 
 class ReplyTokens:
-    """Iterates over the tokens of a reply, each chosen from the logits of the one before, which was fed meanwhile.
+    """Iterates over the tokens of a reply. Each is chosen from the logits of the token before, which was fed meanwhile.
 
     block_loop: the loop whose last feed has the logits
     newest: the last token
@@ -261,7 +261,7 @@ class TokenSelector:
         return self._stops.found != ""
 
     def pieces(self, tokens: Iterable[int], stats: Stats) -> Iterator[str]:
-        """Yield the texts of the tokens up to a stop text, one of each token, and perhaps a last one.
+        """Yield the text of each token up to a stop text, and perhaps a last text.
 
         They are `Piece` if the request has logprobs.
         """

@@ -14,7 +14,7 @@ REMEMBERED = 1 << 16  # tokens; so a loop of at most a third of them is found
 
 NEAR_ROUNDS = 5  # repeats of the first round
 NEAR_SHORTEST = 240  # tokens of these repeats
-NEAR_NEW = 64  # tokens for one that may be new
+NEAR_NEW = 64  # tokens for each that may be new
 NEAR_GAP = 8  # new tokens in a row
 
 

@@ -98,7 +98,7 @@ class GenerationOptions(TypedDict, total=False):
     max_tokens: longest reply, in tokens; 0 = the prompt is read, and nothing is generated; None = until the model ends
         it, or its trained context is full. 1,024 if left out
     stop: a text, or several, that end the reply; it ends before the first one that is complete. None = none
-    stop_tokens: token ids that end the reply, as those of the model do; none is part of it
+    stop_tokens: token ids that end the reply, beside the model's own; none is part of it
     min_tokens: tokens before which neither the model, nor stop_tokens, nor a loop ends the reply; not with a grammar or
         tools
     allow_loops: go on when the reply loops. It loops when its last tokens are one sequence, three times in a row or
@@ -181,7 +181,7 @@ class GenerationRequest:
     tools: tools that the model is told of, and may call; None = no tools
     on_overflow: for a history of more tokens than the budget: "evict" reads it, "error" refuses it
     shared: length of the beginning that other histories have in common with this one, for "messages", "whole" and
-        "tokens"; None = beginnings are neither kept nor used. 0 = only those of which every token has its cells
+        "tokens"; None = beginnings are neither kept nor used. 0 = only beginnings whose tokens all have their cells
     shared_question: the question that such a beginning is read with
     stored: number of a history that the engine has tokenised already, in place of contents, roles and calls
     """
@@ -256,7 +256,7 @@ class GenerationRequest:
 
     @property
     def follows_grammar(self) -> bool:
-        """True if a grammar says what the reply may be: one of the caller's, that of a schema, or that of tools."""
+        """True if the reply follows a grammar: the caller's, a schema's, or that of tools."""
         return self.grammar is not None or (self.tools is not None and bool(self.tools.callable))
 
     @property
@@ -273,7 +273,7 @@ class GenerationRequest:
 class RewindRequest:
     """A return to the first n_tokens tokens, without a reply.
 
-    other_draws: later replies draw new random numbers, not those that were drawn before
+    other_draws: later replies draw new random numbers
     """
 
     n_tokens: int

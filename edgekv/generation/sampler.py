@@ -132,7 +132,7 @@ class Sampler:
         """Make the chain.
 
         before: the state after the last reply, continued from if its sampling is equal
-        forbidden: tokens that are not chosen, whatever the sampling says of them
+        forbidden: tokens that are never chosen
         """
         if before is None or before.sampling != sampling:
             before = SamplerState(sampling, secrets.randbits(31) if sampling.seed is None else sampling.seed)
@@ -190,7 +190,7 @@ class Sampler:
             self._chain = None
 
     def sample(self, context: Context, row: int = -1) -> int:
-        """Return the next token after the last logits of a context, or after those of a token in the last batch."""
+        """Return the next token, from the last logits of a context, or from the logits of a token in the last batch."""
         if len(self._biased):
             logits = context.logits_array(row)
             models_own = logits[self._biased]

@@ -19,7 +19,7 @@ _LISTS = ("anyOf", "oneOf")
 class _Alternatives(NamedTuple):
     """Number and size of the alternatives that a schema stands for.
 
-    n: the schema's alternatives, or those of its part with the most; n_chars: characters of the longest alternative
+    n: the most alternatives of the schema or of one of its parts; n_chars: characters of the longest alternative
     n_combined: characters of all combinations, in the part with the most of them
     """
 

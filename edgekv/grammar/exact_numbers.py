@@ -96,7 +96,7 @@ class _Writer:
         return f"r{len(self.rules) - 1}"
 
     def _rounds(self, schema: Mapping[str, Any]) -> bool:
-        """Return True if a schema, or one that it may refer to, has a number that would be rounded."""
+        """Return True if a schema, or a schema that it may refer to, has a number that would be rounded."""
         if id(schema) not in self._known:
             own = _own(schema)
             refers = self._defines_rounded and _refers(own)
@@ -167,7 +167,7 @@ def _json(value: Any) -> str:
 
 
 def _is_of(value: Any, kinds: Any) -> bool:
-    """Return True for a value of one of the types that a schema names; None = of any."""
+    """Return True if a value has one of the types that a schema names; None = any type."""
     if kinds is None:
         return True
     named = [kinds] if isinstance(kinds, str) else kinds

@@ -47,7 +47,7 @@ class State(NamedTuple):
 
     @property
     def may_repeat(self) -> bool:
-        """True if the next key may become one that its object has."""
+        """True if the next key may become a key that its object has."""
         return self.awaits_key and any(key.startswith(self.text or b"") for key in self.keys)
 
 

@@ -22,7 +22,7 @@ from .size import GRAMMAR_BYTES, schema_bytes
 from .source import Grammar
 from .tool_schemas import TOOL_OPTIONS, Verdict
 
-# Bounds of one grammar beside those of its text (`size`); with all of them it takes at most GRAMMAR_BYTES.
+# Limits of one grammar, beside the limits of its text (`size`). Within all of them it takes at most GRAMMAR_BYTES.
 LIMITS = {
     "max_grammar_size": 5_000,  # symbols
     "max_lexer_states": 5_000,

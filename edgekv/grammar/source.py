@@ -48,7 +48,7 @@ class Grammar:
 
 
 def grammar_of(grammar: str | None, json_schema: Mapping[str, Any] | str | bool | None) -> Grammar:
-    """Return the grammar of a reply, from one of the two. json_schema: as for `schema_of`
+    """Return the grammar of a reply, from a grammar or a schema. json_schema: as for `schema_of`
 
     Raises GrammarError for an invalid or too large one, and if both are given.
     """

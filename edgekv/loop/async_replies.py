@@ -36,7 +36,7 @@ async def async_pieces(begin: Callable[[], Events], cancel: Callable[[], None]) 
 
 
 class _AwaitedReply:
-    """The events of a reply. A thread takes those that block."""
+    """The events of a reply. A thread takes the events that block."""
 
     def __init__(self, events: Events) -> None:
         self._events = events

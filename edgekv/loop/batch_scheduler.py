@@ -58,7 +58,7 @@ class Scheduler:
     """
 
     def __init__(self) -> None:
-        self._was_alone = False  # the last batch was one of a text
+        self._was_alone = False  # the last batch had a block of a text
 
     def next(self, waiting: Sequence[WaitingFeed]) -> list[WaitingFeed]:
         """Return the feeds of the next batch. waiting: at least one, in order of arrival"""

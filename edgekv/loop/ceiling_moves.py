@@ -42,7 +42,7 @@ class CeilingMoves:
                 return
             except StopIteration as end:
                 post.answer(end.value)
-            except BaseException as error:  # whatever it is, it is for the client, and the loop goes on
+            except BaseException as error:  # any error is the client's, and the loop goes on
                 post.answer(Raised(error))
             self._waiting.popleft()
             yield post

@@ -57,7 +57,7 @@ class Conversation:
 
     @property
     def stats(self) -> Stats:
-        """Figures of the last reply, final at its end, whatever ends it."""
+        """Figures of the last reply, final when it has ended."""
         self._await_end()
         return self._stats
 
@@ -75,7 +75,7 @@ class Conversation:
         client: who waits for it, and is given the box of each answer before; None = the thread that iterates
         """
         engine = self._engine
-        self._aborted = None  # what was left ends before this begins
+        self._aborted = None  # a reply that was left ends before this one begins
         number = engine.new_number()
         plan = engine.plan
         self._stats = stats = Stats(budget_cells=plan.budget_cells, even_cells=plan.even_cells)
@@ -131,7 +131,7 @@ class Conversation:
         return cast(Snapshot, self._call("snapshot"))
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go back to a snapshot. Raises SessionError for one of another runtime or system message, or without a log."""
+        """Go back to a snapshot. Raises SessionError for another runtime's or system message's, or without a log."""
         if self._engine.channel.worker_pid is not None:
             self._call("check_room", snapshot.nbytes)
         self._call("restore", snapshot)
@@ -232,7 +232,7 @@ class Conversation:
 
 
 class _Left:
-    """Ends a reply in the loop when its client is gone, whatever ended that, and wherever it was interrupted."""
+    """Ends a reply in the loop when its client is gone, even if an interrupt ended the client."""
 
     def __init__(self, conversation: Conversation, number: int) -> None:
         self.is_over = False

@@ -90,7 +90,7 @@ class Engine(Opened):
         return cast(bool, self._call("keeps_sessions"))
 
     def keep_beginnings(self, folder: Path) -> None:
-        """Have shared beginnings outlive this engine in a folder, by an absolute path; go on with those of before.
+        """Keep shared beginnings in a folder, by an absolute path, beyond this engine; go on with those that lie there.
 
         Call it before the first conversation. Raises OSError if the folder cannot be made.
         """

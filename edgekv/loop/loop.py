@@ -66,7 +66,7 @@ class Loop:
             self._turns.note_request(post.client)
         try:
             self._take(post)
-        except BaseException as error:  # whatever it is, it is for the client, and the loop goes on
+        except BaseException as error:  # any error is the client's, and the loop goes on
             post.answer(Raised(error))
 
     def step(self) -> float | None:

@@ -1,4 +1,4 @@
-"""A reply that its client has not finished, and what it waits for."""
+"""A reply that its client has not finished, and the feed or message that it waits for."""
 
 from __future__ import annotations
 

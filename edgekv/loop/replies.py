@@ -1,4 +1,4 @@
-"""The open replies of a loop: each works until it waits, and what they wait for is decoded in batches."""
+"""The open replies of a loop: each works until it waits for a feed, and feeds are decoded in batches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Replies:
 
     While a client looks at the progress of its reply, nobody else is at work: the reply's logits are still to be used.
 
-    by_number: those that have not told their client how they ended
+    by_number: replies that have not told their client how they ended
     reporting: those whose progress is looked at
     ended: called with a reply that is over
     """
@@ -75,7 +75,7 @@ class Replies:
                 self._go_on(reply)
 
     def close(self, reply: OpenReply) -> None:
-        """End a reply where it is."""
+        """End a reply at once."""
         self.end(reply, close_events(reply))
 
     def end(self, reply: OpenReply, error: BaseException | None = None) -> None:
@@ -103,7 +103,7 @@ class Replies:
                 self._go_on(reply, None, reply.conversation.state.evicted())
 
     def _decode(self) -> None:
-        """Decode what comes next in one batch. If that fails, each feed is tried by itself, so that one fails alone."""
+        """Decode the next feeds in one batch. If that fails, decode each feed by itself, so that one fails alone."""
         waiting = list(self._feeding)
         batch = self._scheduler.next(waiting)
         before = [it.feed.cache.n_past for it in batch] if len(batch) > 1 else [-1]
@@ -138,7 +138,7 @@ class Replies:
             self._note(reply, event)
 
     def _note(self, reply: OpenReply, event: object) -> None:
-        """Note what a reply waits for."""
+        """Note the feed or message that a reply waits for."""
         if isinstance(event, Feed):
             reply.feed = WaitingFeed(event, reply.share)
             self._feeding[reply.feed] = reply
@@ -154,7 +154,7 @@ class Replies:
 
 
 def close_events(reply: OpenReply) -> BaseException | None:
-    """Close the events of a reply; returns what that raises."""
+    """Close the events of a reply; returns the error of that, or None."""
     try:
         reply.events.close()
     except BaseException as error:

@@ -1,4 +1,4 @@
-"""Methods of a session that are made of one that yields pieces: the whole reply, and those for asyncio."""
+"""Methods of a session, made from a method that yields pieces: the whole reply, and both for asyncio."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ Events: TypeAlias = Generator[str | Answered | Blocks, None, Stats]
 
 
 class ReplyPieces(Generator[str, None, Stats]):
-    """Yields the pieces of a reply, which wait for what comes before them; returns its figures.
+    """Yields the pieces of a reply, and the messages that they wait for; returns its figures.
 
     begin: makes the events for a client; None = the thread that iterates, for which all are pieces
     """

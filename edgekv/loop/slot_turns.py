@@ -1,4 +1,4 @@
-"""Turns: the replies that have a slot of the cells, and the line of those that wait for one."""
+"""Turns: the replies that have a slot of the cells, and the line of replies that wait for a slot."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class InLine(NamedTuple):
 class Turns:
     """The replies that have a turn, of at most as many conversations as there are slots, and the line of the others.
 
-    line: those that wait, in order of arrival
+    line: replies that wait, in order of arrival
     clock: gives seconds
     """
 

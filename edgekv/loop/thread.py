@@ -47,7 +47,7 @@ class LoopThread:
         return self.loop.engine.loaded
 
     def post(self, message: object, client: int | None = None) -> Mailbox:
-        """Post a message, without waiting; returns where its answer comes. Finalizers may call this, too.
+        """Post a message, without waiting; returns the place of its answer. Finalizers may call this, too.
 
         client: who waits for the answer; None = this thread
         """
@@ -112,7 +112,7 @@ class _Serving:
             self.refuse()
 
     def go_on(self, post: Post | None) -> float | None:
-        """Take a message, and do what can be done before the next one; returns how many seconds to wait for that."""
+        """Take a message, and work until the next message; returns the seconds to wait for it."""
         with self.work:
             if self.has_ended:
                 if post is not None:

@@ -20,7 +20,7 @@ class LinuxPressure:
     """Asks the kernel: stalls (PSI) of the machine and of this control group, and whether the group is above its
     `memory.high`, or in version 1 above its `memory.soft_limit_in_bytes`.
 
-    proc, mount, groups: where the kernel tells
+    proc, mount, groups: the kernel's files
     """
 
     def __init__(

@@ -96,7 +96,7 @@ def _name_and_size(text: str) -> tuple[str, str]:
 
 
 def check_ceiling(ceiling_bytes: int) -> None:
-    """Raise CeilingError for a ceiling above what the control group of this process may have."""
+    """Raise CeilingError for a ceiling above the limit of this process's control group."""
     limit = process.group_limit()
     if limit is not None and ceiling_bytes > limit.n_bytes:
         raise CeilingError(

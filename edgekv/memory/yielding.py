@@ -13,7 +13,7 @@ LOOK_S = 1.0  # seconds between two looks
 
 
 class Yielding:
-    """Decides which share of a ceiling is given up, by what one look after the other finds. share: the most, 0 to 1"""
+    """Decides the share of a ceiling that is given up, look by look. share: the most, 0 to 1"""
 
     def __init__(self, share: float) -> None:
         self._share = share
@@ -21,7 +21,7 @@ class Yielding:
         self._n_calm = 0  # looks without pressure since the last step, or the last look with it
 
     def look(self, *, is_short: bool) -> bool:
-        """Take what a look found; returns True if the ceiling moves."""
+        """Take the result of a look; returns True if the ceiling moves."""
         before = self._n_given
         self._n_calm = 0 if is_short else self._n_calm + 1
         if is_short:

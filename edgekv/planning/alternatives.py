@@ -30,9 +30,9 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """A plan, what limits it, and what else would fit.
+    """A plan, the limit that binds it, and other settings that would fit.
 
-    bound_by: what limits the budget: "budget" (it was given), "trained context", "speed" (it is enough; more memory
+    bound_by: the limit of the budget: "budget" (it was given), "trained context", "speed" (it is enough; more memory
         goes to a faster setting first), "memory" or "device_memory"
     largest_part: the part of the plan that takes the most bytes, beside the weights
     with_more: the plan under a ceiling `more_bytes` higher; if a budget was given, the most cells in the plan's setting

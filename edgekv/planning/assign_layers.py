@@ -16,7 +16,7 @@ from .choice import Request
 from .device_shares import DeviceShare
 from .estimate import Estimator
 
-ALL_LAYERS = 1 << 20  # more than any model has, so the output matrix is one of them
+ALL_LAYERS = 1 << 20  # more layers than any model has, so the output matrix is among them
 SMALL_BLOCK = 32  # the smallest block that the planner chooses
 
 

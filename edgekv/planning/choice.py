@@ -1,4 +1,4 @@
-"""A request: options of a user, and those that are left to the planner."""
+"""A request: options of a user, and the names of options that are left to the planner."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def lacks_table(plan: Plan) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Options of a user, and the names of those that the planner may choose."""
+    """Options of a user, and the names of options that the planner may choose."""
 
     options: Options
     open: frozenset[str]
 
     @classmethod
     def of(cls, **given: object) -> Request:
-        """Make a request of arguments of `Runtime`, of which None is the default.
+        """Make a request of arguments of `Runtime`. None = the argument's default.
 
         Raises ConfigError for unknown ones, and for values that cannot work.
         """

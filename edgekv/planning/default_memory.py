@@ -21,7 +21,7 @@ def is_bundled(model: Path) -> bool:
 
 
 def most_default_bytes() -> int:
-    """Return the largest default ceiling: half of the free memory, and of what the control group may have.
+    """Return the largest default ceiling: half of the free memory, at most half of the control group's limit.
 
     DEFAULT_MEMORY is a default in any case, unless the control group may have less.
     """
@@ -32,7 +32,7 @@ def most_default_bytes() -> int:
 
 
 def lowered(plan: Plan, options: Options) -> tuple[Plan, Options]:
-    """Return a plan and options whose ceiling is what the plan needs, if that is less than theirs."""
+    """Return a plan and options with the plan's need as their ceiling, if that is less than the ceiling now."""
     needed = -(-plan.peak_bytes // STEP_BYTES) * STEP_BYTES
     if needed >= plan.ceiling_bytes:
         return plan, options
@@ -40,7 +40,7 @@ def lowered(plan: Plan, options: Options) -> tuple[Plan, Options]:
 
 
 def default_memory_line(plan: Plan) -> str:
-    """Return where the ceiling of a plan comes from that was given none; "" for a model that comes with edgekv."""
+    """Return the origin of a ceiling that the user did not name; "" for a model that comes with edgekv."""
     if is_bundled(plan.model):
         return ""
     ceiling, trained = format_size(plan.ceiling_bytes), f"{plan.n_ctx_train:,} tokens"

@@ -87,7 +87,7 @@ class Estimator:
             )
 
     def close(self) -> None:
-        """Free what was loaded to estimate."""
+        """Free the library's planner."""
         library.load().edgekv_planner_free(self._handle)
         self._handle = ctypes.c_void_p()
 
@@ -109,7 +109,7 @@ class Estimator:
         return self._plan(request.options, native, plan) if fits else None
 
     def refusal(self, request: Request) -> Refusal:
-        """Return what is least over, and what would fit, of a request that `best` finds nothing for."""
+        """Return the smallest plan and its remedies, for a request that `best` finds no plan for."""
         native = self._native(request)
         plan, _ = native.best(self._handle)
         return Refusal(self._plan(request.options, native, plan), plan.remedies)

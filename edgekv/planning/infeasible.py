@@ -1,4 +1,4 @@
-"""Errors that say why nothing fits a ceiling, and what would fit."""
+"""Errors for a ceiling that no setting fits. They name the excess, and settings that would fit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .plan import Plan
 
 
 def infeasible_error(request: Request, refusal: Refusal) -> CeilingError | ConfigError:
-    """Return the error if nothing fits: by how much the smallest plan is over, and what would fit."""
+    """Return the error if no setting fits. It names the excess of the smallest plan, and settings that would fit."""
     plan, remedies = refusal.plan, list(_remedies(refusal.remedies))
     if plan.fits:
         return _swap_error(plan, request.options)

@@ -69,7 +69,7 @@ class NativeRequest:
             self.fields.scratch_data = hash(tuple(policy.spec for policy in options.policies)) & 0xFFFF_FFFF
 
     def limit(self, shares: Sequence[DeviceShare], options: Options, serving_bytes: int) -> None:
-        """Name the limits of devices. serving_bytes: what a server holds beside its buffers and workspace"""
+        """Name the limits of devices. serving_bytes: bytes that a server holds beside its buffers and workspace"""
         limits = [
             structs.DeviceLimit(
                 share.name.encode(),
@@ -92,7 +92,7 @@ class NativeRequest:
         return plan, True
 
     def choice(self, n_layers: int, n_ctx_train: int) -> structs.Choice:
-        """Return what the choice is made within, for a model of so many layers and such a trained context."""
+        """Return the settings to choose among, for a model of so many layers and such a trained context."""
         choice = structs.Choice()
         self.call("edgekv_plan_choice", c.byref(self.fields), n_layers, n_ctx_train, c.byref(choice))
         return choice
@@ -104,7 +104,7 @@ class NativeRequest:
 
 
 def _scratch_of(policies: Iterable[Policy]) -> Callback | None:
-    """Return the callback that says what scorers take beside the library's workspace; None if none takes anything."""
+    """Return the callback that gives the scorers' bytes beside the library's workspace; None if they take none."""
     custom = [policy for policy in policies if type(policy.base).scratch_bytes is not Policy.scratch_bytes]
 
     def most_bytes(_user_data: int | None, shape: Any) -> int:

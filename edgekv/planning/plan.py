@@ -53,8 +53,8 @@ class Plan:
     streamed_bytes: bytes of their weights, which are read for a batch of tokens that choose all experts
     token_bytes: bytes of them that are read for one token, which chooses a few of the experts
     archive: "off", "auto" or a size, as of the options; archive_obstacle: why "auto" is off; "" = it is not
-    archive_bytes: the most that the archive of a session takes on the disk; of "auto" what it would be now
-    archive_token_bytes: what a token takes there; 0 = sessions have no archive
+    archive_bytes: the most bytes that the archive of a session takes on the disk; with "auto", as the disk is now
+    archive_token_bytes: bytes that a token takes there; 0 = sessions have no archive
     gpu_layers, tensor_split: how layers are divided over devices
     devices: bytes on each device
     """

@@ -22,7 +22,7 @@ from .estimate import Estimator
 from .infeasible import infeasible_error
 from .plan import Plan
 
-# A chosen policy that the model's cells do not allow, and the one that takes its place.
+# Policies by default that the model's cells may not allow, each with its substitute.
 LESS = {MERGED_POLICY: DIVIDED_POLICY, DIVIDED_POLICY: DEFAULT_POLICY, UNTURNED_POLICY: DEFAULT_POLICY}
 
 

@@ -22,7 +22,7 @@ class StreamingCost:
 
     n_layers, n_streamed: layers of the model, and those whose weights are read
     batch_bytes: bytes that are read for a batch of a prompt's tokens
-    token_bytes: bytes that are read for a token of a reply; fewer where a token chooses a few experts
+    token_bytes: bytes that are read for a token of a reply; fewer if a token chooses a few experts
     tokens_per_batch: tokens of a prompt that one reading serves
     file_bytes_per_s: how fast the file gave a sample, from the disk or from the system's memory
     """

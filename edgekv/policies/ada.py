@@ -44,7 +44,7 @@ class Ada(Wrapper):
     The paper prints line 8 with the two factors the other way round. But it says that the safeguard keeps budgets from
     becoming small (section 3.4), and that 0.2 is its default. Heads are KV heads, as in section 3.5.
 
-    Heads are compared by the weights of the base, whatever else wraps it. These are attention, or the softmax over the
+    Heads are compared by the weights of the base, not of other wrappers. These are attention, or the softmax over the
     head's cells if scores may be negative (`keydiff`, `l2norm`). Within a head, the policy under ada chooses. Beyond
     the paper, `scope=model` lets the heads of all layers share all cells.
     """

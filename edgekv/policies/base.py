@@ -55,8 +55,8 @@ class Policy:
     merges: means of evicted cells stay
     before_rope: it reads keys as they were before RoPE; plain arrays must hold them so
     looks_ahead: its queries are turned to positions to come; plain arrays must hold them so
-    spread: the heads that share their cells: "head" = none, those of a "layer", or of the whole "model"; or those of
-        the whole model by shares that are "given"
+    spread: the heads that share their cells: "head" = none, "layer" = all of a layer, "model" = all of the model,
+        "given" = all of the model by given shares
 
     Raises PolicyError when an option has an impossible value.
     """

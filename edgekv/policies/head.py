@@ -96,7 +96,7 @@ class Head:
 def largest_of_parts(formula: Callable[[Any, Head], Scores]) -> Callable[[Any, Head], Scores]:
     """Apply a policy's formula to each part of the rows of a head; a cell gets its largest score.
 
-    So cells that any part needs are kept. The mean over all rows would give little weight to those of one part alone.
+    So cells that any part needs are kept. The mean over all rows would give little weight to cells of one part alone.
     """
 
     @functools.wraps(formula)

@@ -80,7 +80,7 @@ def divide(shares: Sequence[float], held: Sequence[int], least: int, budget: int
 
 
 def native_shares(shares: Sequence[float]) -> npt.NDArray[np.float32]:
-    """Return shares as the library takes them: in the same proportion, whatever their magnitude.
+    """Return shares as the library takes them: in the same proportion, scaled to its range.
 
     A power of 2 makes the largest as large as float32 can hold, so that the smallest are not lost beside it. Raises
     ConfigError for a share that is no number from 0 on.

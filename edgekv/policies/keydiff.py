@@ -27,7 +27,7 @@ class KeyDiff(Pooled):
 
     Anchors (Table 14): `unit-mean` as above; `mean` of the keys as they are; element-wise `median`; `pairwise`,
     the mean cosine with every key (eq. 7). Metrics (Table 15): `cosine`, `dot` product, `euclidean` distance.
-    `window` is the share of the budget that the newest tokens always have, whatever their scores (Table 13).
+    `window` is the share of the budget that the newest tokens always have (Table 13).
 
     With `rope=False` the keys are those before RoPE, so equal tokens at different positions are alike; the paper has
     them as they are stored, turned. A cache turns every key back from the position that it is turned by. On plain

@@ -63,8 +63,8 @@ class Available:
     """A policy that a spec may name.
 
     kind: "base" or "wrapper"; source: "built in", "registered", or the distribution that it comes from
-    options: its options; those of a package's policy are unknown until it is used
-    paper: that of a policy that is built in; None = there is none
+    options: its options; a package's policy has none here until it is used
+    paper: the paper of a built-in policy; None = there is none
     """
 
     name: str

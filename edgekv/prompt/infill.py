@@ -21,7 +21,7 @@ class Infill:
     """A gap between two texts, which a reply fills. Models of code are trained for it; others have no tokens for it.
 
     before, after: the texts on both sides, or the Paths of files
-    files: name and text of other files that belong to it, such as those of the same repository
+    files: name and text of other files that belong to it, such as other files of the repository
     """
 
     before: str | Path

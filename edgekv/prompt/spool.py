@@ -66,7 +66,7 @@ def _reads_once(path: Path) -> bool:
 def spooled(pieces: Iterable[str]) -> Iterator[Path]:
     """Yield a file that holds these pieces and is removed after the block. Memory does not grow with the text.
 
-    `read_text` gives the same text, whatever it begins with.
+    `read_text` gives the same text, even if that begins with a byte order mark.
 
     On Linux the file has no name, so nothing of it is left when the process ends. Worker processes can read it too.
     Raises InputError if the disk has no room for it.

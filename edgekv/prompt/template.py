@@ -59,7 +59,7 @@ class ChatFormat:
 
 
 def chat_format(model: Model, *, with_system: bool) -> ChatFormat:
-    """Cut a model's template up. Raises UnsupportedModelError if it has none, or one that cannot be cut."""
+    """Cut a model's template up. Raises UnsupportedModelError if there is none, or if it cannot be cut."""
     template = model.header.chat_template
     if template is None:
         raise _no_template(model)

@@ -17,7 +17,7 @@ import jinja2.compiler
 import jinja2.sandbox
 from jinja2.exceptions import SecurityError
 
-_MOST = 1 << 25  # characters of all texts that a rendering may make, beside what its input allows
+_MOST = 1 << 25  # characters of all texts that a rendering may make, and of its input
 _PART = 16  # cost of a text or a value beside its characters
 _PER_INPUT = 256  # further ones for each character of its input
 _MAX_NUMBER = 1 << 20  # the most repetitions or padding that a template may ask for
@@ -75,7 +75,7 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def __init__(self, filters: Mapping[str, Callable[..., Any]], **options: Any) -> None:
-        """filters: those that are not jinja's own; options: of the environment"""
+        """filters: filters that jinja lacks; options: of the environment"""
         super().__init__(finalize=self._shown, **options)
         self._thread = threading.local()
         known: dict[str, Any] = {**self.filters, **filters}

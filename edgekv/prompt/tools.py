@@ -200,7 +200,7 @@ class CallFormat:
     def grammar(self, use: ToolUse, schemas: Sequence[FittedSchema], reply: Mapping[str, Any] | None = None) -> Grammar:
         """Return the grammar of a reply that may call tools: a text, or calls, which may come after a text.
 
-        schemas: those of the arguments of each tool that may be called
+        schemas: the schema of the arguments of each tool that may be called
         reply: the JSON schema of a reply without calls; then no text comes before calls. None = it may be any text
         """
         bodies = [f"call_{i}" for i in range(len(use.callable))]

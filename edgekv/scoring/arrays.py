@@ -55,7 +55,7 @@ def score(spec: str | Policy, *, backend: Backend = "native", **arrays: Any) -> 
 def budgets(spec: str | Policy, **arguments: Any) -> list[int]:
     """Return how many cells `select` keeps in each head: `budget` on average, or all that a head holds.
 
-    Arguments and errors as for `select`. The arrays are those of one layer, so `pyramid` has nothing to divide;
+    Arguments and errors as for `select`. The arrays are of one layer, so `pyramid` has nothing to divide;
     `Policy.layer_budgets` returns how many cells it gives every layer.
     """
     return [len(kept) for kept in select(spec, **arguments)]

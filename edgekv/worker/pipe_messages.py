@@ -1,8 +1,8 @@
-"""Messages to a loop in a worker process, as bytes, and those that only a worker takes.
+"""Messages to a loop in a worker process, as bytes, and messages that only a worker takes.
 
     Load                                      -> the Plan
     Estimate                                  -> a Plan or Survey
-    those of `edgekv.loop.loop_messages`           -> as there
+    messages of `edgekv.loop.loop_messages`   -> as there
 
 Messages are tuples, and travel pickled: both ends are one program, joined by pipes that no other process can reach. A
 piece of text and a Next go with every token. They travel as a letter and their bytes, because that is less code. Before
@@ -34,7 +34,7 @@ class Load(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """Plan a model without loading it, and with `around` find what else would fit."""
+    """Plan a model without loading it; with `around` find other settings that would fit, too."""
 
     path: Path
     request: bytes
@@ -78,7 +78,7 @@ def pack(request: Request) -> bytes:
             given[name] = policy
     try:
         return pickle.dumps(given)
-    except Exception as error:  # pickling runs the code of whatever object it meets
+    except Exception as error:  # pickling runs the code of any object that it meets
         raise _immobile(error) from error
 
 

@@ -35,7 +35,7 @@ def plan_in_worker(path: Path, request: Request) -> Plan:
 
 
 def survey_in_worker(path: Path, request: Request) -> Survey:
-    """Return the plan of an isolated runtime, with what else would fit."""
+    """Return the plan of an isolated runtime, with other settings that would fit."""
     survey: Survey = _estimate(path, request, around=True)
     return survey
 

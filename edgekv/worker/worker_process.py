@@ -86,7 +86,7 @@ class Worker:
         return self._process.poll() is None
 
     def post(self, message: object, client: int | None = None) -> Mailbox:
-        """Post a message, without waiting; returns where its answer comes. Finalizers may call this, too.
+        """Post a message, without waiting; returns the place of its answer. Finalizers may call this, too.
 
         client: who waits for the answer; None = this thread
         The answer is a WorkerError if the worker died or hangs.
@@ -132,7 +132,7 @@ class Worker:
     drop = close
 
     def _send(self) -> None:
-        """Send the messages that were posted. One thread is at it, and sends those of others, too."""
+        """Send the messages that were posted. One thread at a time sends the messages of all."""
         while self._outgoing and self._sending.acquire(blocking=False):
             try:
                 while self._outgoing:

@@ -10,7 +10,7 @@ from small import words
 
 import edgekv
 from edgekv.conversations.coverage import levels
-from edgekv.session import TOKENS_AT_ONCE
+from edgekv.session_record import TOKENS_AT_ONCE
 
 HEADS = list(itertools.product(range(2), range(2)))
 
@@ -23,7 +23,7 @@ def by_character(runs):
 @pytest.mark.parametrize("policy", ["keydiff", "snapkv+ada"])
 def test_shades_are_those_of_the_heads(open_runtime, monkeypatch, policy, isolated):
     """Also where the log is read in several pieces, of heads of different lengths, and while another session rests."""
-    monkeypatch.setattr("edgekv.session.TOKENS_AT_ONCE", 50)
+    monkeypatch.setattr("edgekv.session_record.TOKENS_AT_ONCE", 50)
     assert TOKENS_AT_ONCE > 50
     with open_runtime(policy=policy, isolated=isolated) as rt, rt.session("Be brief.", history=True) as session:
         text = words(150) + " naïve 漢字"

@@ -81,7 +81,7 @@ def runtime(tiny_model):
 
 def public(kind):
     """Return the names of the public methods of a class."""
-    return {name for name, it in vars(kind).items() if inspect.isfunction(it) and not name.startswith("_")}
+    return {name for name, _ in inspect.getmembers(kind, inspect.isfunction) if not name.startswith("_")}
 
 
 def arguments_of(kind, method):

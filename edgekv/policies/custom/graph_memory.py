@@ -26,7 +26,7 @@ def scratch_bytes(name: str, file: Path, shapes: Mapping[str, Dims]) -> int:
     since Python gets a copy; positions in 64 bits, which are converted; and the largest node's inputs and outputs
     again, for kernels that need workspace. Weights are left out: they are resident once the graph is loaded.
 
-    Raises PolicyError if the shapes do not follow from those of the inputs.
+    Raises PolicyError if the shapes do not follow from the inputs' shapes.
     """
     graph = _with_shapes(file, shapes)
     sizes = {value.name: _bytes(value) for value in (*graph.input, *graph.value_info, *graph.output)}
