@@ -143,6 +143,17 @@ def remembered(n_cells: int, n_seen: int, n_recallable: int = 0) -> str:
     return f"remembers {min(n_seen, kept + n_recallable):,} of {counted(n_seen, 'token')}{archived}"
 
 
+def archive_line(made: edgekv.Plan) -> str:
+    """Return what an archive takes on the disk, or why there is none beside the options; "" = it was turned off."""
+    if made.archive_token_bytes:
+        limit = "a quarter of what the disk has free" if made.archive == "auto" else "the most of a session"
+        return (
+            f"what is evicted is archived on the disk, in {made.archive_token_bytes:,} bytes a token; {limit}, "
+            f"{format_size(made.archive_bytes)}, lasts for {made.archive_tokens:,} tokens; --archive off keeps none"
+        )
+    return f"what is evicted is not archived: {made.archive_obstacle}" if made.archive_obstacle else ""
+
+
 def packed(items: Iterable[str], width: int) -> list[str]:
     """Items one after the other in lines of at most `width` columns, an item that is wider in a line of its own."""
     separator = " · "

@@ -18,7 +18,7 @@ from edgekv.memory.sizes import parse_size
 from edgekv.store.temp_folder import TempFolder
 
 from .measure_heads import MeasureHeads, measure_at_first_use
-from .render import loading
+from .render import archive_line, loading
 from .shared_options import with_common_options
 
 # sections of its own options in the help
@@ -190,6 +190,8 @@ def serve(
             cells = f"{plan.budget_cells:,} cells"
             if n_slots > 1:
                 cells = f"{n_slots} slots of {cells}"
+            if line := archive_line(plan):
+                print(line, file=sys.stderr)
             print(f"{plan.model.name}, {cells}: http://{where}:{bound}/v1", file=sys.stderr)
             serve(application, listener)
 

@@ -18,7 +18,7 @@ from edgekv.options import UBATCH
 from edgekv.planning.default_memory import default_memory_line
 from edgekv.planning.streaming_cost import streaming_cost
 
-from .render import FEW_CELLS, loading
+from .render import FEW_CELLS, archive_line, loading
 from .shared_options import ALONE, AsJson, with_common_options
 
 BOUNDS = {
@@ -136,22 +136,11 @@ def _lines(survey: edgekv.Survey, *, open_policy: bool) -> Iterator[str]:
     yield "a cell holds the key and the value of one token in one head; every head of every layer has its own"
     yield f"a block is the {made.block} tokens that are read at once; then the best cells are kept, up to the budget"
     yield f"spare cells, {made.block} for each head, take the tokens of a block until then"
-    yield from _archive(made)
+    if line := archive_line(made):
+        yield line
     yield f"a session that is swapped out takes at most {format_size(made.session_bytes)}"
     if made.parts.state:
         yield f"what does not: windows and states, {format_size(made.parts.state)}"
-
-
-def _archive(made: edgekv.Plan) -> Iterator[str]:
-    """Say what an archive takes on the disk, or why there is none although the options allow one."""
-    if made.archive_token_bytes:
-        limit = "a quarter of what the disk has free" if made.archive == "auto" else "the most of a session"
-        yield (
-            f"an archive takes {made.archive_token_bytes:,} bytes a token on the disk; {limit}, "
-            f"{format_size(made.archive_bytes)}, lasts for {made.archive_tokens:,} tokens"
-        )
-    elif made.archive_obstacle:
-        yield f"what is evicted is not archived: {made.archive_obstacle}"
 
 
 def _alternatives(survey: edgekv.Survey) -> Table:

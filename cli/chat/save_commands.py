@@ -29,6 +29,9 @@ def save(chat: Chat, argument: str) -> None:
     if not name and chat.name is None:
         raise edgekv.InputError("this chat has no name yet; write /save and a name")
     path = Path(name).expanduser() if is_text else path_of(name or str(chat.name))
+    if chat.session.kept_in == path:
+        say(f"{name or chat.name} is kept as it grows")
+        return
     if force:
         chat.owned.note(path)
     if chat.owned.is_foreign(path):
@@ -42,11 +45,9 @@ def save(chat: Chat, argument: str) -> None:
         say(f"what was said is in {path}")
         return
     name = name or str(chat.name)
-    if force and is_kept(path) and chat.session.kept_in != path:
+    if force and is_kept(path):
         remove_kept(path)
-    if chat.session.kept_in == path:
-        say(f"{name} is kept as it grows")
-    elif chat.runtime.keeps_sessions and not path.exists():
+    if chat.runtime.keeps_sessions and not path.exists():
         chat.session.keep(writable_path_of(name))
         chat.name = name
         say(f"saved as {name}, and kept as it grows")
@@ -90,7 +91,7 @@ def session(chat: Chat, name: str) -> None:
         load(chat, name)
     else:
         _begin_anew(chat, name, chat.system)
-        say(f"{name}: a new chat, saved after every reply")
+        say(f"{name}: a new chat, kept under this name")
 
 
 def system(chat: Chat, text: str) -> None:

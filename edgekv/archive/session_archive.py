@@ -236,6 +236,9 @@ class Archive:
             return
         try:
             self.append(cache)
+            if self.n_tokens == 0:
+                self._restart(0)  # the file that it had is not the keeper's
+                return
             kept = keeper.adopted(rows, cache)
         except BaseException:
             self.keeper = before

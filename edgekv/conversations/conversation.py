@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -372,7 +373,7 @@ class Conversation:
     def _remember(self) -> None:
         """End the log with the last token that has cells, and keep a checkpoint, if this conversation has the cells."""
         state, loaded = self.state, self._loaded
-        if loaded.closed:
+        if loaded.closed or sys.is_finalizing():  # nothing can be imported any more while the program ends
             return
         if state.is_loaded:
             self._settle()

@@ -79,6 +79,7 @@ def measure(
         policy=POLICY,
         budget=budget,
         focus=False,
+        archive="off",
         reposition="never",
         threads=threads,
         isolated=isolated,

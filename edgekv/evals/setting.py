@@ -128,7 +128,7 @@ class Setting:
             "swap_bytes": 0,  # a case has one session
         }
         if self.holds_text:
-            whole = {"policy": "sink", "budget": n_tokens + SPARE_CELLS, "focus": False}
+            whole = {"policy": "sink", "budget": n_tokens + SPARE_CELLS, "focus": False, "archive": "off"}
             return common | whole | {"reposition": "never", "allow_beyond_trained": True}
         return common | {
             "policy": self.policy,

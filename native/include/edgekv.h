@@ -654,7 +654,7 @@ struct edgekv_device_limit {
 
 EDGEKV_DEFAULT(edgekv_device_limit) // any number of bytes
 
-// What to plan. The default is that of `edgekv ask`, without a ceiling.
+// What to plan. The default is that of `edgekv ask`, without a ceiling and an archive.
 struct edgekv_plan_request {
     uint32_t n_bytes;
     uint64_t ceiling_bytes;  // of the whole process

@@ -26,7 +26,7 @@ def test_plan_says_how_long_the_limit_lasts(model, archive, limit):
     assert plan["archive_token_bytes"] > plan["cell_bytes"]
     assert 0 < plan["archive_tokens"] <= plan["archive_bytes"] // plan["archive_token_bytes"]
     shown = run_here("plan", *options).stdout
-    assert f"an archive takes {plan['archive_token_bytes']:,} bytes a token on the disk; {limit}" in shown
+    assert f"archived on the disk, in {plan['archive_token_bytes']:,} bytes a token; {limit}" in shown
 
 
 def test_plan_says_why_auto_is_off(model):

@@ -66,7 +66,7 @@ def exercised(shown, book, folder):
     done(shown, "/help", *(command.usage for command in COMMANDS.values()), "several lines: Alt-Enter")
     done(shown, f"/read {book}", "goes with your")
     done(shown, "What is it?")
-    done(shown, "/kept", "kept by no head", "tokens 0 to ")
+    done(shown, "/kept", "forgotten", "archived", "tokens 0 to ")
     done(shown, "/stats", "last reply:", "first token after", "evictions")
     done(shown, "/policy", "policy keydiff", " · focus", "cells in each of the heads")
     done(shown, "/policy h2o", "a chat keeps its policy", "--policy 'h2o'")

@@ -63,7 +63,7 @@ def test_ask_reads_twice_and_for_several_things(model, book):
 
 def test_ask_without_focus_never_feeds_a_probe(model, book):
     asked = ["ask", "-m", model, *SMALL, "-f", book, "What?", "--max-tokens", 5, "--json"]
-    report = json.loads(run_here(*asked, "--no-focus").stdout)
+    report = json.loads(run_here(*asked, "--no-focus", "--archive", "off").stdout)
     assert report["focus"] is None
     assert report["timing"]["probe_s"] == 0
     focused = json.loads(run_here(*asked).stdout)

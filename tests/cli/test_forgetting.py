@@ -1,4 +1,4 @@
-"""A chat and `ask` say what was evicted: when it begins, how many tokens, and of which messages."""
+"""A chat and `ask` without an archive say what was evicted: when it begins, how many tokens, of which messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import edgekv
 from edgekv.cli import render
 from edgekv.generation.stats import kept_tokens
 
-REPLY = ["--max-tokens", "4", "--temp", "0"]
+REPLY = ["--max-tokens", "4", "--temp", "0", "--archive", "off"]
 HINT = "older parts of this chat are no longer remembered in full"
 LONG = words(30)  # more tokens than the 64 cells and the spare ones hold, and few enough to be a message
 

@@ -31,6 +31,7 @@ from edgekv.store.session_names import path_of, save_as, saved_names
 pytestmark = pytest.mark.filterwarnings("ignore:'click:DeprecationWarning")
 
 REPLY = ["--max-tokens", "8", "--temp", "0", "--stop", "\n"]  # a reply is a line
+WHOLE = ["--archive", "off"]  # a chat that is saved whole after each reply
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +63,11 @@ def run(*arguments, stdin="", interrupted=False):
 
     with mock.patch("edgekv.cli.chat.command.reading_bar", bar), mock.patch("edgekv.cli.read.reading_bar", bar):
         return run_here(*arguments, stdin=stdin)
+
+
+def content(name):
+    """Return the files of a chat that was kept, and their bytes."""
+    return {file.name: file.read_bytes() for file in path_of(name).iterdir()}
 
 
 def chat(model, lines, *options, interrupted=False):
@@ -169,13 +175,14 @@ def test_a_file_that_the_chat_did_not_write_is_replaced_by_force_alone(model, tm
 
 def test_a_session_of_another_chat_is_replaced_by_force_alone(model):
     chat(model, "Hello\n/save one\n")
-    before = path_of("one").read_bytes()
+    before = content("one")
     shown = chat(model, "Other\n/save one\n/save two\n/save two\n").stderr
     assert "one is there, and was not written by this chat" in shown
-    assert shown.count("saved as two") == 2
-    assert path_of("one").read_bytes() == before
+    assert "saved as two, and kept as it grows" in shown
+    assert "two is kept as it grows" in shown
+    assert content("one") == before
     assert "saved as one" in chat(model, "Other\n/save --force one\n").stderr
-    assert path_of("one").read_bytes() != before
+    assert content("one") != before
 
 
 def test_a_book_is_replaced_by_force_alone_and_chats_about_it_have_names_of_their_own(model, book, text_file):
@@ -197,7 +204,7 @@ def test_a_book_is_replaced_by_force_alone_and_chats_about_it_have_names_of_thei
 
 
 def test_two_processes_on_one_session_lose_no_turn(model):
-    command = [*COMMAND, "chat", "-m", str(model), *SMALL, *REPLY, "--session", "mine"]
+    command = [*COMMAND, "chat", "-m", str(model), *SMALL, *REPLY, *WHOLE, "--session", "mine"]
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with started(command, **pipes, text=True, bufsize=1) as first:
 
@@ -209,7 +216,7 @@ def test_two_processes_on_one_session_lose_no_turn(model):
 
         first.stdin.write("Hello\n/session\n")
         shows("mine (this one)")
-        second = chat(model, "Other\n", "--session", "mine").stdout
+        second = chat(model, "Other\n", *WHOLE, "--session", "mine").stdout
         first.stdin.write("More\n/session\n")
         shows("mine was changed by another process, and stays as it is; this chat is saved as mine-2")
         shows("mine · mine-2 (this one)")

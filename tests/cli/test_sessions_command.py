@@ -23,6 +23,7 @@ from edgekv.store.atomic_write import SUFFIX
 from edgekv.store.session_names import MAX_NAME_BYTES, path_of, saved_names, sessions_folder, writable_path_of
 
 REPLY = ["--max-tokens", "10", "--temp", "0"]
+WHOLE = ["--archive", "off"]  # a chat that is saved whole after each reply
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +60,7 @@ def test_slash_commands_of_a_chat(model, data_home):
         "no session was saved yet",
         "this chat has no name yet; write /save and a name",
         "'a/b' cannot name a session",
-        "saved as one, and again after every reply",
+        "saved as one, and kept as it grows",
         "one (this one) · two",
         "there is no saved session 'none'; saved: one, two",
         "'/nothing' is no command; possible: /read, /drop, /kept, /history, /undo, /retry, /copy, /thoughts, /set, ",
@@ -76,7 +77,7 @@ def test_slash_commands_of_a_chat(model, data_home):
 
 def test_a_killed_chat_loses_the_running_turn_alone(model, book):
     main, terminal = pty.openpty()
-    command = [*COMMAND[:-1], KILLED, "chat", "-m", str(model), *SMALL, *REPLY, "--session", "mine", "--plain"]
+    command = [*COMMAND[:-1], KILLED, "chat", "-m", str(model), *SMALL, *REPLY, *WHOLE, "--session", "mine", "--plain"]
     ends = {"stdin": terminal, "stdout": terminal, "stderr": terminal}
     with started(command, **ends, cwd=book.parent, start_new_session=True) as process:
         os.close(terminal)
@@ -90,8 +91,8 @@ def test_a_killed_chat_loses_the_running_turn_alone(model, book):
         output.type("What?")
         assert process.wait(LIMIT_S) == -signal.SIGKILL
     os.close(main)
-    whole = chat(model, "Hello\nAnd then?\n").stdout
-    assert whole.endswith(chat(model, "And then?\n", "--session", "mine").stdout)
+    whole = chat(model, "Hello\nAnd then?\n", *WHOLE).stdout
+    assert whole.endswith(chat(model, "And then?\n", *WHOLE, "--session", "mine").stdout)
 
 
 def test_a_text_is_read_once_and_asked_about_again(model, book):
@@ -100,8 +101,10 @@ def test_a_text_is_read_once_and_asked_about_again(model, book):
     assert re.search(r"saved as book, [\d.]+ \w+\n", read.stderr)
     assert "remembers " in read.stderr
     assert "generation" not in read.stderr
-    answers = [run_here("ask", "-m", model, *SMALL, "--from", "book", "What?", "--max-tokens", 20) for _ in range(2)]
-    with edgekv.Runtime(model, memory="4GiB", budget=64, block=32, threads=1) as rt, rt.session() as session:
+    asked = ["ask", "-m", model, *SMALL, "--archive", "off", "--from", "book", "What?", "--max-tokens", 20]
+    answers = [run_here(*asked) for _ in range(2)]
+    forgetting = {"memory": "4GiB", "budget": 64, "block": 32, "threads": 1, "archive": "off"}
+    with edgekv.Runtime(model, **forgetting) as rt, rt.session() as session:
         session.read(files=[book])
         expected = "".join(session.ask("What?", max_tokens=20)) + "\n"
     assert [answer.stdout for answer in answers] == [expected] * 2
@@ -139,7 +142,7 @@ def test_listing_showing_and_removing(model, data_home):
     assert set(listed) == {"mine", "broken"}
     assert "is no session file" in listed["broken"]["error"]
     assert listed["mine"]["policy"] == "keydiff(rope=off)"
-    assert listed["mine"]["bytes"] == (folder / "mine.session").stat().st_size
+    assert listed["mine"]["bytes"] == sum(file.stat().st_size for file in (folder / "mine.session").iterdir())
     assert not (folder / f".0-0{SUFFIX}").exists()
     table = run_here("sessions", "list").stdout
     assert "mine" in table
@@ -164,7 +167,7 @@ def test_a_title_is_the_first_question(model, book):
 
 
 def test_a_session_shows_when_it_was_saved(model):
-    chat(model, "Hello\n", "--session", "mine")
+    chat(model, "Hello\n", *WHOLE, "--session", "mine")
     os.utime(path_of("mine"), (1_700_000_000, 1_700_000_000))
     shown = run_here("sessions", "show", "mine").stdout
     assert f"saved: {time.strftime('%Y-%m-%d %H:%M', time.localtime(1_700_000_000))}\n" in shown
@@ -242,7 +245,7 @@ def test_names_of_sessions_are_completed_where_one_is_named():
 
 
 def test_what_is_refused(model, tmp_path):
-    chat(model, "Hello\n", "--session", "mine", "--system", "Be brief.")
+    chat(model, "Hello\n", *WHOLE, "--session", "mine", "--system", "Be brief.")
     for arguments, message in (
         (
             ("chat", "--session", "mine", "--system", "Be long."),

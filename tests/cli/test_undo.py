@@ -122,14 +122,14 @@ def test_a_chat_goes_on_where_no_folder_takes_its_log(model):
 
 @pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])
 def test_ctrl_c_stops_a_return(model, monkeypatch, isolated):
-    """Without checkpoints all is read again. After an interrupt the session goes on from where it came to."""
+    """Without checkpoints and archive all is read again. An interrupted session goes on from where it came to."""
 
     @contextmanager
     def interrupted():
         yield lambda progress: os.kill(os.getpid(), signal.SIGINT) if progress.tokens_done == 64 else None
 
     monkeypatch.setattr("edgekv.cli.chat.undo.reading_bar", interrupted)
-    options = {"memory": "4GiB", "budget": 64, "block": 32, "threads": 1, "isolated": isolated}
+    options = {"memory": "4GiB", "budget": 64, "block": 32, "threads": 1, "isolated": isolated, "archive": "off"}
     with edgekv.Runtime(model, **options) as rt, rt.session(history=True, checkpoint_bytes=0) as session:
         session.read(words(60))
         talk = Chat(rt, session, messages=[Message("Why?", [], session.n_past)])

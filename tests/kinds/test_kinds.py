@@ -157,8 +157,8 @@ def test_windows_at_tokens_that_never_were_are_refused(family_model, place):
 @pytest.mark.parametrize("name", SOME)
 def test_a_session_goes_back_to_its_snapshot(family_model, monkeypatch, name, isolated):
     monkeypatch.setattr(Model, "is_end", lambda model, token: False)
-    options = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "isolated": isolated}
-    with edgekv.Runtime(family_model(name), **options) as rt, rt.session() as session:
+    options = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "archive": "off"}
+    with edgekv.Runtime(family_model(name), isolated=isolated, **options) as rt, rt.session() as session:
         session.read("the old house by the river " * 20)
         snapshot = session.snapshot()
         first = list(session.ask("What is there?", max_tokens=12))

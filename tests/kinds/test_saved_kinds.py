@@ -67,15 +67,15 @@ def test_a_new_process_says_the_next_100_tokens(family_model, go_on, tmp_path, p
 @pytest.mark.parametrize("name", ["gemma3", "llama4", "lfm2", "mamba2", "gpt-oss"])
 def test_other_windows_and_fewer_cells(family_model, tmp_path, name):
     """Another block makes a ring of another size; a smaller budget evicts in a cache of its own."""
-    path = family_model(name)
-    with edgekv.Runtime(path, **(OPTIONS | {"budget": 200})) as rt, rt.session() as session:
+    path, forgetting = family_model(name), OPTIONS | {"archive": "off"}
+    with edgekv.Runtime(path, **(forgetting | {"budget": 200})) as rt, rt.session() as session:
         session.read(TEXT * 2)
         session.save(tmp_path / "a")
         n_past = session.n_past
         expected = "".join(session.chat("Who?", max_tokens=12))
     whole = ({"budget": 200, "block": 24}, {"budget": 200, "block": 16}, {"budget": 200, "focus": False})
     for options in (*whole, {}, {"block": 8}):
-        with edgekv.Runtime(path, **(OPTIONS | options)) as rt, rt.load_session(tmp_path / "a") as session:
+        with edgekv.Runtime(path, **(forgetting | options)) as rt, rt.load_session(tmp_path / "a") as session:
             assert session.n_past == n_past
             budget = options.get("budget", 64)
             assert session.n_cells <= budget + rt.plan.block

@@ -1,8 +1,11 @@
-"""A runtime with few cells, and texts that are more than it holds."""
+"""A runtime with few cells, which forgets what is evicted, and texts that are more than it holds."""
 
 from __future__ import annotations
 
-SETTINGS = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "probe_tokens": 16}
+SETTINGS = {
+    **{"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "probe_tokens": 16},
+    "archive": "off",
+}
 
 
 def words(n, word="word"):

@@ -62,6 +62,17 @@ def test_other_values_are_refused(archive):
         Options(archive=archive)
 
 
+def test_by_default_nothing_is_forgotten(tiny_model):
+    options = {"memory": "4GiB", "budget": 64, "block": 32, "threads": 1}
+    found = []
+    for further in ({}, {"archive": "off"}):
+        with edgekv.Runtime(tiny_model(), **options, **further) as rt, rt.session() as session:
+            session.read(words(200))
+            "".join(session.chat("What?", max_tokens=2))
+            found.append((rt.plan.archive, session.stats.recalls, session.stats.forgotten_tokens > 0))
+    assert found == [("auto", 1, False), ("off", 0, True)]
+
+
 def test_auto_is_a_quarter_of_what_the_disk_has_free(open_runtime, disk):
     with open_runtime(archive="auto") as rt:
         plan = rt.plan

@@ -76,10 +76,10 @@ def parts_of(plan):
 def planned_alike(path, of_c, **options):
     """Python's plan under the same ceiling, for a process that holds what C found this one to hold.
 
-    C takes the same policy for every model, and makes no drafts, unless the program names another.
+    C takes the same policy for every model, makes no drafts and plans no archive, unless the program names another.
     """
     found = Measured(of_c.parts.host_bytes, ASSUMED_BYTES, ASSUMED_BYTES)
-    options = {"policy": "keydiff", "prompt_lookup": "off", "threads": 1, "swap_bytes": 0} | options
+    options = {"policy": "keydiff", "prompt_lookup": "off", "threads": 1, "swap_bytes": 0, "archive": "off"} | options
     with mock.patch("edgekv.planning.estimate.measured", return_value=found):
         return edgekv.plan(path, memory=of_c.ceiling_bytes, **options)
 
@@ -156,7 +156,7 @@ def test_every_kind_of_memory(tmp_path, name):
     plan = c_plan(path, ceiling_bytes=ceiling_of(path, 60))
     of_python = planned_alike(path, plan)
     check_equal(plan, of_python)
-    options = of_python.resolve(edgekv.Options(threads=1))
+    options = of_python.resolve(edgekv.Options(threads=1, archive="off"))
     assert plan.cache.as_dict() | {"repositions": 1} == cache_params_of(options).as_dict()
     with edgekv.Runtime(path, memory="4GiB", budget=60, block=32, threads=1) as runtime:
         limit = runtime.block_loop.repositioning.limit
@@ -180,8 +180,8 @@ def test_what_is_opened_takes_what_was_planned(tiny_model):
     llama.llama_model_free(model)
 
 
-# C programs name a ceiling, take one thread for each processor, and swap out what they swap by themselves.
-OF_PYTHON = {"ceiling_bytes", "n_threads", "swap_disk_bytes", "swap_buffer_bytes"}
+# C programs name a ceiling, take one thread for each processor, and swap out and archive by themselves.
+OF_PYTHON = {"ceiling_bytes", "n_threads", "swap_disk_bytes", "swap_buffer_bytes", "n_recalled"}
 POLICIES, POINTERS = {"policy", "probe_policy"}, {"scratch", "limits", "tensor_split"}
 
 

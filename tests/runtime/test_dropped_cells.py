@@ -70,7 +70,7 @@ def tiny(tmp_path_factory):
 
 
 def test_after_an_eviction_nothing_is_dropped(tiny):
-    options = {"memory": "1GiB", "budget": 64, "block": 32, "policy": "keydiff", "threads": 1}
+    options = {"memory": "1GiB", "budget": 64, "block": 32, "policy": "keydiff", "threads": 1, "archive": "off"}
     with edgekv.Runtime(tiny, **options) as rt, rt.session(history=True) as session:
         reply(session, IDS, 8)
         assert session.n_cells < session.n_past

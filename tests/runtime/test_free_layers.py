@@ -138,7 +138,7 @@ def test_a_session_goes_back_to_its_snapshot(free_model, monkeypatch, name, poli
     monkeypatch.setattr(edgekv.binding.model.Model, "is_end", lambda model, token: False)
     path, heads = free_model(name, n_ctx_train=256)
     options = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "probe_tokens": 16}
-    with edgekv.Runtime(path, policy=policy, **options) as rt, rt.session() as session:
+    with edgekv.Runtime(path, policy=policy, archive="off", **options) as rt, rt.session() as session:
         session.read(" ".join(f"word{i % 97}" for i in range(150)))
         assert session.n_past > 256 >= rt.block_loop.cache.rope_past
         assert [len(layer) for layer in session.budgets()] == list(heads)

@@ -8,7 +8,7 @@ from command import words
 import edgekv
 from edgekv.memory import process
 
-OPTIONS = {"memory": "1GiB", "budget": 64, "block": 16, "threads": 1, "focus": False}
+OPTIONS = {"memory": "1GiB", "budget": 64, "block": 16, "threads": 1, "focus": False, "archive": "off"}
 PROMPT = words(60)
 
 

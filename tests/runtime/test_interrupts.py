@@ -20,7 +20,7 @@ from edgekv.prompt import text
 from edgekv.prompt.turns import Turns
 
 FOLDER = str(Path(edgekv.__file__).parent) + os.sep
-SETTINGS = {"memory": "4GiB", "block": 32, "recent": 8, "threads": 1, "probe_tokens": 16}
+SETTINGS = {"memory": "4GiB", "block": 32, "recent": 8, "threads": 1, "probe_tokens": 16, "archive": "off"}
 ROOMY = SETTINGS | {"budget": 400, "policy": "keydiff"}
 TIGHT = SETTINGS | {"budget": 80}
 COVERED = set()  # lines at which an earlier test has raised

@@ -332,6 +332,21 @@ def test_a_session_is_kept_from_any_time_on(kept_runtime, folder):
         assert session._conversation.state.archive.n_tokens == session.n_past
 
 
+def test_a_session_that_went_back_to_its_beginning_is_kept_from_there_on(kept_runtime, folder, tmp_path):
+    """An archive without rows has a temporary file, which is not the folder's."""
+    with kept_runtime.session(history=True, checkpoint_bytes=0) as session:
+        session.read(words(150))
+        session.rewind(0)
+        session.keep(folder)
+        session.read(words(150))
+        said(session)
+        assert (session.stats.archive_failure, session.stats.forgotten_tokens) == ("", 0)
+        copy = killed(folder, tmp_path / "copy.session")
+        log = log_of(session)
+    with kept_runtime.load_session(copy) as session:
+        assert log_of(session) == log
+
+
 def test_snapshots_and_shared_rows_are_kept_whole(kept_runtime, folder, tmp_path):
     with kept_runtime.session(history=True) as book:
         book.keep(tmp_path / "book.session")

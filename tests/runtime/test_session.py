@@ -25,11 +25,11 @@ BUDGET, BLOCK = 64, 32
 
 @pytest.fixture(scope="module")
 def open_runtime(tiny_model):
-    """A function that opens a runtime over a tiny model."""
+    """A function that opens a runtime without an archive over a tiny model."""
 
     def open_runtime(**options):
-        path = tiny_model(n_layer=2, n_ctx_train=2048)
-        return edgekv.Runtime(path, memory="4GiB", budget=BUDGET, block=BLOCK, recent=16, threads=1, **options)
+        path, kept = tiny_model(n_layer=2, n_ctx_train=2048), {"budget": BUDGET, "block": BLOCK, "recent": 16}
+        return edgekv.Runtime(path, memory="4GiB", threads=1, archive="off", **kept, **options)
 
     return open_runtime
 
@@ -223,7 +223,7 @@ def test_a_text_that_fits_is_read_without_probes(tiny_model, tmp_path):
     path.write_text("the river and the garden, " * 30)
 
     def stats(budget):
-        options = {"memory": "2GiB", "threads": 1, "block": 32, "budget": budget}
+        options = {"memory": "2GiB", "threads": 1, "block": 32, "budget": budget, "archive": "off"}
         with edgekv.Runtime(tiny_model(), **options) as rt, rt.session() as session:
             list(session.ask("What river?", files=[path], max_tokens=1))
             return session.stats
@@ -315,7 +315,7 @@ def test_a_scorer_of_ones_own_scores_in_the_runtime(tiny_model):
     try:
         path = tiny_model(n_layer=2, n_ctx_train=2048)
         options = {"memory": "1GiB", "budget": 128, "block": 64, "n_sink": 0, "recent": 0, "focus": False}
-        with edgekv.Runtime(path, policy="newest", **options) as rt, rt.session() as session:
+        with edgekv.Runtime(path, policy="newest", archive="off", **options) as rt, rt.session() as session:
             list(session.generate("hello " * 300, max_tokens=100))
             seen = session.n_past
             assert session.kept_positions(1, 1).tolist() == list(range(seen - session.n_cells, seen))

@@ -246,7 +246,7 @@ def test_policies_travel(open_runtime):
     """By their spelling, as objects of edgekv, and as scorers that this process alone knows by name."""
     edgekv.policies.register("newest", worker_scorers.newest)
     try:
-        with open_runtime(policy="newest", n_sink=0, recent=0) as rt, rt.session() as session:
+        with open_runtime(policy="newest", n_sink=0, recent=0, archive="off") as rt, rt.session() as session:
             list(session.generate(words(60), max_tokens=2))
             kept = session.kept_positions(1, 1)
             assert kept.tolist() == list(range(session.n_past - session.n_cells, session.n_past))

@@ -162,17 +162,19 @@ def test_other_files_are_read_before_a_gap(ask):
     assert among["tokens_evaluated"] == alone["tokens_evaluated"] + n_files + len(FILES)
 
 
-def test_a_text_before_a_gap_is_not_read_again_while_the_cursor_moves(ask):
+def test_a_text_before_a_gap_is_not_read_again_while_the_cursor_moves(open_server):
+    """Without an archive, from which each request would begin at its own place."""
+
+    def filled(typed):
+        body = {"input_prefix": text + typed, "input_suffix": "\nprint(total)\n", "n_predict": 2}
+        return reply(lambda *asked: asyncio.run(fetched(application, *asked)), INFILL, **body)
+
     text = "".join(f"number_{i} = {i}\n" for i in range(12)) + "total = "
-    answers = [
-        reply(ask, INFILL, input_prefix=text + typed, input_suffix="\nprint(total)\n", n_predict=2)
-        for typed in ("", "sum", "sum(", "sum([")
-    ]
-    known = [answer["timings"]["cache_n"] for answer in answers]
-    assert known[2] == known[3] >= 64  # two blocks: the second request told that they are shared, and kept them
-    alone = answers[3]["content"]
-    again = reply(ask, INFILL, input_prefix=text + "sum([", input_suffix="\nprint(total)\n", n_predict=2)
-    assert again["content"] == alone
+    with open_server(options={"archive": "off"}, tokenizer="code") as application:
+        answers = [filled(typed) for typed in ("", "sum", "sum(", "sum([")]
+        known = [answer["timings"]["cache_n"] for answer in answers]
+        assert known[2] == known[3] >= 64  # two blocks: the second request told that they are shared, and kept them
+        assert filled("sum([")["content"] == answers[3]["content"]
 
 
 def test_what_an_editor_sends_and_changes_nothing_is_told(ask):

@@ -80,9 +80,9 @@ def probabilities(choice):
 def test_each_is_told_what_it_is_told_alone(application, open_server):
     """More than there are slots, of every kind; texts are longer than the cells, and bear a mark of their own."""
     bodies = [
-        {"messages": [{"role": "user", "content": f"client {i} " * (2 + 30 * (i % 3))}], "max_tokens": 9, **way}
+        {"messages": [{"role": "user", "content": f"{i}{j} client " * (2 + 30 * (i % 3))}], "max_tokens": 9, **way}
         for i in range(3)
-        for way in WAYS
+        for j, way in enumerate(WAYS)
     ]
     together = all_at_once(application, bodies)
     with open_server() as server:

@@ -11,6 +11,7 @@ from test_chat_completions import GREEDY, PATH
 pytestmark = pytest.mark.usefixtures("talkative")
 
 TEXT = " ".join(f"word{i % 97}" for i in range(900))
+FORGETTING = {"archive": "off"}  # a session with an archive goes back to what two texts have in common
 RULES = " ".join(f"rule{i % 89}" for i in range(120))
 QUESTIONS = ("Who came first?", "Where was it?", "What then?", "How many are there?", "Why?", "Is that all?")
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
@@ -32,7 +33,7 @@ def asked(application, question, **wishes):
 
 @pytest.fixture(params=[False, True], ids=["here", "isolated"])
 def application(open_server, request):
-    with open_server(options={"isolated": request.param}) as made:
+    with open_server(options=FORGETTING | {"isolated": request.param}) as made:
         yield made
 
 
@@ -60,14 +61,14 @@ def test_a_request_chooses_to_have_its_question_in_mind(application):
 
 
 def test_a_text_that_was_read_with_a_general_question_is_read_again_without_one(open_server):
-    with open_server(options={"policy": "keydiff"}) as application:
+    with open_server(options=FORGETTING | {"policy": "keydiff"}) as application:
         assert [asked(application, question)[1] > 800 for question in QUESTIONS[:3]] == [False, False, True]
         found = [asked(application, question, edgekv={"focus": False})[1] > 800 for question in QUESTIONS[3:5]]
         assert found == [False, True]
 
 
 def test_a_server_without_focus_reads_a_text_without_a_question(open_server):
-    with open_server(focus=False) as application:
+    with open_server(options=FORGETTING, focus=False) as application:
         assert [asked(application, question)[1] > 800 for question in QUESTIONS[:3]] == [False, False, True]
         assert asked(application, QUESTIONS[3], edgekv={"focus": True})[1] < 40
 
@@ -104,5 +105,5 @@ def test_messages_tell_what_was_reused(open_server):
 
 
 def test_nothing_is_kept_where_the_disk_may_take_nothing(open_server):
-    with open_server(options={"swap_bytes": 0}) as application:
+    with open_server(options=FORGETTING | {"swap_bytes": 0}) as application:
         assert [asked(application, question)[1] < 40 for question in QUESTIONS[:3]] == [True, True, True]

@@ -114,7 +114,8 @@ def test_the_whole_trained_context_is_enough():
 def test_cells_a_block_and_a_probe_have_positions_in_the_trained_context():
     small = Estimates(n_ctx_train=300)
     assert chosen(bytes_for(10_000), small) == ("f16", 128, 300 - 128 - 64)
-    assert chosen(bytes_for(10_000), small, focus=False, block=32) == ("f16", 32, 300 - 32)
+    assert chosen(bytes_for(10_000), small, focus=False, block=32) == ("f16", 32, 300 - 32 - 64)
+    assert chosen(bytes_for(10_000), small, focus=False, block=32, archive="off") == ("f16", 32, 300 - 32)
     assert chosen(bytes_for(10_000), small, policy="snapkv+ada", block=32) == ("f16", 32, (300 - 32 - 64) // 3)
 
 

@@ -121,7 +121,8 @@ def test_focus_takes_its_queries_from_a_policy_that_reads_some():
         with pytest.raises(ConfigError, match=f"probe_tokens={probe_tokens}"):
             Options(probe_tokens=probe_tokens)
     assert Options(probe_tokens=10).probe_cells == 10
-    assert Options(probe_tokens=10, focus=False).probe_cells == 0
+    assert Options(probe_tokens=10, focus=False).probe_cells == 10  # a recall has a probe
+    assert Options(probe_tokens=10, focus=False, archive="off").probe_cells == 0
 
 
 @pytest.mark.parametrize("policy", ["h2o+ada", "ahakv", "replay", "snapkv(carry=0.5)+critical"])

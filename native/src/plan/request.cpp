@@ -119,7 +119,7 @@ edgekv_choice choice_of(const edgekv_plan_request & request, uint32_t n_layers, 
     choice.ragged        = cache_params(request, usual_block).ragged != 0;
     choice.repositions   = request.repositions;
     choice.n_ubatch      = request.n_ubatch;
-    if (request.n_replay > 0) { // a longer block saves no probes: its replay is longer, too
+    if (request.n_replay > 0 || request.probe_scores == 0) { // a longer block saves no probes: its replay is longer, or none follows it
         const uint32_t n_probe = request.repositions != 0 ? probe_cells(request, request.block != 0 ? request.block : usual_block) : 0;
         choice.n_ctx_train     = n_ctx_train - std::min(n_ctx_train, n_probe);
         choice.n_probe         = 0;
