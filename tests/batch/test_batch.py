@@ -367,17 +367,17 @@ def test_a_batch_goes_on_with_its_policy_when_a_table_of_heads_would_choose_anot
 
 @FAR
 def test_the_plan_has_room_for_going_back_to_a_prefix(opened):
-    with opened([chat("one", "Hello")], memory="300MiB") as batch:
+    with opened([chat("one", "Hello")], memory="700MiB") as batch:
         assert edgekv.plan(batch.config.model, **batch.config.options).parts.swap > 0
 
 
 @FAR
 def test_what_the_planner_chose_stays(answer, opened):
     """Also where it would choose otherwise now."""
-    answer([chat("one", "Hello")], budget=None, block=None, kv_type=None, memory="300MiB")
-    with opened(budget=None, block=None, kv_type=None, memory="400MiB") as batch:
+    answer([chat("one", "Hello")], budget=None, block=None, kv_type=None, memory="700MiB")
+    with opened(budget=None, block=None, kv_type=None, memory="800MiB") as batch:
         assert batch.config.described["budget"] == batch.config.options["budget"]
-        assert batch.config.options["memory"] == 400 << 20
+        assert batch.config.options["memory"] == 800 << 20
 
 
 def test_the_ceiling_of_a_worker_is_the_one_that_was_named(opened):

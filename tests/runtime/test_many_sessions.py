@@ -18,7 +18,6 @@ import edgekv
 from edgekv.conversations.stored_snapshot import StoredSnapshot
 from edgekv.generation.sampler import GREEDY
 from edgekv.loop import slot_turns
-from edgekv.planning.estimate import Measured
 
 POLICIES = ["keydiff", "h2o", "ahakv", "snapkv(window=16, carry=0.65)", "keydiff+critical", "snapkv+ada", "replay+ada"]
 LIMIT_S = 100
@@ -428,9 +427,7 @@ def test_room_that_cannot_work_is_refused(open_runtime, monkeypatch, tmp_path, o
         open_runtime(**options)
 
 
-def test_a_runtime_for_one_session_loses_no_cells(tiny_model, monkeypatch):
-    """By plans that measure the same of this process."""
-    monkeypatch.setattr("edgekv.planning.estimate.measured", lambda: Measured(50 << 20, 1 << 20, 1 << 20))
+def test_a_runtime_for_one_session_loses_no_cells(tiny_model):
     path = tiny_model(n_layer=2, n_ctx_train=1 << 20, head_dim=64)
     options = {"kv_type": "f16", "block": 32}
     memory = edgekv.plan(path, memory="4GiB", budget=4000, swap_bytes=0, **options).peak_bytes

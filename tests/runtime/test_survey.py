@@ -11,7 +11,7 @@ import pytest
 import edgekv
 from edgekv.binding import library
 from edgekv.planning.alternatives import MORE_BYTES
-from edgekv.planning.estimate import Estimator, Measured, cache_params_of
+from edgekv.planning.estimate import Estimator, cache_params_of
 
 MIB = 1 << 20
 
@@ -19,12 +19,6 @@ MIB = 1 << 20
 @pytest.fixture(scope="module")
 def model(tiny_model):
     return tiny_model(n_layer=2, head_dim=32, n_ctx_train=1 << 16)
-
-
-@pytest.fixture(autouse=True)
-def steady_process(monkeypatch):
-    """Fix the measured bytes of this process, which change between two plans, so that plans can be compared."""
-    monkeypatch.setattr("edgekv.planning.estimate.measured", lambda: Measured(50 * MIB, MIB, MIB))
 
 
 def budget(model, memory, **options):

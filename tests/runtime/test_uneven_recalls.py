@@ -267,7 +267,7 @@ def with_budgets(compact):
 def test_the_default_model_recalls_from_a_text_that_one_of_its_heads_holds(default_model):
     """The default divides 256 cells a head so that one head has room for this text, eight times as many at most."""
     lines = [f"On day {i} the miller ground {3 * i} sacks of wheat and walked home by the river." for i in range(1, 43)]
-    options = {"memory": "400MiB", "budget": 256, "threads": 1, "archive": "32MiB"}
+    options = {"memory": "1GiB", "budget": 256, "threads": 1, "archive": "32MiB"}
     with edgekv.Runtime(default_model, **options) as rt, rt.session() as session:
         session.read("\n".join(lines))
         "".join(session.chat("How many sacks did the miller grind on day 17?", max_tokens=4, sampling=GREEDY))

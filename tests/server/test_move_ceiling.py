@@ -85,12 +85,16 @@ def test_it_takes_a_key(guarded, open_server):
         assert "edgekv serve --api-key" in answer.json()["error"]["message"]
 
 
-def test_a_process_that_is_opened_again_has_the_ceiling(open_server):
-    with open_server(api_keys=("key",), options={"isolated": True, "budget": 1500}) as application:
+@pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])
+def test_a_runtime_that_is_opened_again_has_the_ceiling(open_server, isolated):
+    """Each process measures itself anew, by some 200 KiB differently; half of the cells are 750 KiB."""
+    with open_server(api_keys=("key",), options={"isolated": isolated, "budget": 1500}) as application:
         pool = application.state.pool
-        assert moved(application, pool.runtime.plan.peak_bytes - (1 << 19)).status_code == 200
+        opened = pool.runtime.plan
+        assert moved(application, opened.peak_bytes - 750 * opened.cell_bytes).status_code == 200
         plan = pool.runtime.plan
         pool.runtime.close()
         told(application, "Hello")
-        assert pool.runtime.plan.budget_cells == plan.budget_cells < 1500
         assert pool.runtime.plan.ceiling_bytes == plan.ceiling_bytes
+        assert pool.runtime.plan.budget_cells < 1500
+        assert isolated or pool.runtime.plan == plan

@@ -36,7 +36,6 @@ def test_devices_of_servers_are_not_started_here(processor_as_gpu, monkeypatch):
 def test_a_plan_counts_what_a_gpu_takes_of_the_host(tiny_model, monkeypatch):
     monkeypatch.setattr(planner, "has_gpu", lambda: True)
     monkeypatch.setattr(estimate, "start_gpus", lambda: 1)
-    monkeypatch.setattr(estimate, "measured", lambda: estimate.Measured(50 * MIB, MIB, MIB))  # it may shrink meanwhile
     options = {"memory": "4GiB", "budget": 64, "block": 32}
     without, with_layers = (edgekv.plan(tiny_model(), gpu_layers=n, **options) for n in (0, 2))
     assert with_layers.parts.python - without.parts.python == estimate.GPU_KERNEL_BYTES
