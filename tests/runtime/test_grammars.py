@@ -16,7 +16,7 @@ import edgekv
 from edgekv.cells.loaded_model import LoadedModel
 from edgekv.cells.speculation import SpeculationGate
 from edgekv.grammar.source import grammar_of
-from edgekv.memory.process import resident_bytes
+from edgekv.memory import process
 
 PERSON = {
     "type": "object",
@@ -290,7 +290,7 @@ def test_what_combining_takes_must_be_there(open_runtime):
     with open_runtime() as rt, rt.session() as session:
         with pytest.raises(edgekv.GrammarError, match="json_schema"):
             said(session, json_schema={"allOf": ALTERNATIVES})
-        rt.guard._plan = dataclasses.replace(rt.plan, ceiling_bytes=resident_bytes() + (16 << 20))
+        rt.guard._plan = dataclasses.replace(rt.plan, ceiling_bytes=process.resident_bytes() + (16 << 20))
         with pytest.raises(edgekv.GrammarError, match=r"memory=.* combine the alternatives of json_schema.* no allOf"):
             said(session, json_schema={"allOf": ALTERNATIVES})
         assert session.n_past == 0

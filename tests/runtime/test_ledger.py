@@ -12,7 +12,6 @@ from edgekv.memory import process
 from edgekv.memory.sizes import MIB
 
 CELLS = 512
-RESIDENT_BYTES = 300 * MIB
 SETTINGS = {"memory": "1GiB", "budget": CELLS, "block": 32, "recent": 8, "threads": 1, "probe_tokens": 16}
 
 
@@ -38,8 +37,7 @@ def read(rt, n, **settings):
 
 
 @pytest.mark.parametrize("isolated", [False, True])
-def test_every_part_of_the_plan_has_an_owner(model, isolated, monkeypatch):
-    monkeypatch.setattr(process, "resident_bytes", lambda: RESIDENT_BYTES)
+def test_every_part_of_the_plan_has_an_owner(model, isolated):
     with opened(model, isolated=isolated) as rt, rt.session() as session:
         session.read(words(50), focus=False)
         ledger = rt.ledger
@@ -47,7 +45,7 @@ def test_every_part_of_the_plan_has_an_owner(model, isolated, monkeypatch):
         assert [entry.owner for entry in sorted(ledger, key=lambda it: it.rank) if entry.rank] == ["swap", "kv"]
         assert held(rt)["kv"] == session.n_cells * rt.plan.cell_bytes
         if not isolated:
-            assert sum(held(rt).values()) == RESIDENT_BYTES
+            assert sum(held(rt).values()) == process.resident_bytes()
 
 
 def test_sessions_without_the_cells_hold_what_they_take_in_memory(model):

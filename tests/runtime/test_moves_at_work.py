@@ -11,7 +11,7 @@ from small import words
 import edgekv
 from edgekv.errors import SwapError
 from edgekv.loop.loop_messages import Close, MoveCeiling
-from edgekv.memory import process
+from edgekv.memory.process import resident_bytes
 
 CELLS, LOW = 256, 96
 SETTINGS = {"memory": "1GiB", "budget": CELLS, "block": 32, "recent": 8, "threads": 1, "probe_tokens": 16}
@@ -109,10 +109,10 @@ def test_memory_is_back_when_the_move_is_answered(tiny_model):
 
         def look(step):
             if not moved and loop.state(1).n_cells >= 2048:
-                held.append(process.resident_bytes())
+                held.append(resident_bytes())
                 moved.append(loop.move(plan.peak_bytes - 1536 * plan.cell_bytes))
             elif moved and moved[0] and len(held) == 1:
-                held.append(process.resident_bytes())
+                held.append(resident_bytes())
 
         loop.begin_steps(look)
         loop.reply(1, text=words(1200), n=2)
