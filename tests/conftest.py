@@ -9,13 +9,14 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-import served  # noqa: F401  (lets tests look behind sessions)
-from wheel_environment import build_wheel, install_wheel
 
-# Tests multiply small matrices, where numpy's threads wait for each other longer than they work. Programs that tests
-# start have as many as those of users.
+# Before all that imports numpy: tests multiply small matrices, where numpy's threads wait for each other longer than
+# they work. Programs that tests start have as many as those of users.
 with mock.patch.dict(os.environ, OPENBLAS_NUM_THREADS="1"):
     import numpy  # noqa: F401
+
+import served  # noqa: F401  (lets tests look behind sessions)
+from wheel_environment import build_wheel, install_wheel
 
 from edgekv.memory import process
 from edgekv.models import known_models

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import inspect
 import sys
+from pathlib import Path
 
+import numpy as np
+import pytest
 from imported_later import imported_later
 
 
@@ -16,3 +20,12 @@ def test_it_is_imported_at_its_first_use(monkeypatch):
     assert "colorsys" not in sys.modules
     assert later.rgb_to_hsv(0, 0, 0) == (0, 0, 0)
     assert "colorsys" in sys.modules
+
+
+def test_numpy_is_imported_with_one_thread_for_products():
+    """A module that imports it before tests/conftest.py says so would have two threads wait for each other."""
+    libraries = Path(np.__file__).parents[1].glob("numpy.libs/*openblas*")
+    blas = next((ctypes.CDLL(str(library)) for library in libraries), None)
+    if blas is None:
+        pytest.skip("this numpy has no OpenBLAS of its own")
+    assert blas.scipy_openblas_get_num_threads64_() == 1
