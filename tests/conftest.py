@@ -162,7 +162,7 @@ def no_tables(tmp_path_factory):
 @pytest.fixture(autouse=True, scope="session")
 def patience():
     """Workers of this process may be silent for a minute: other programs may hold all processors for some seconds."""
-    with mock.patch("edgekv.worker.worker_process.SILENCE_S", 60.0):
+    with mock.patch.multiple("edgekv.worker.worker_process", START_S=60.0, SILENCE_S=60.0):
         yield
 
 

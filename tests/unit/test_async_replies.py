@@ -12,7 +12,7 @@ from edgekv.loop.async_replies import async_pieces
 from edgekv.loop.mailbox import Mailbox
 from edgekv.loop.reply_pieces import Blocks
 
-LIMIT_S = 10  # a thread that is held goes on then
+LIMIT_S = 100  # a thread that is held goes on then
 
 
 class Held:
