@@ -204,7 +204,7 @@ class Runtime:
 
     @property
     def n_kept_bytes(self) -> int:
-        """Bytes that were written to keep beginnings."""
+        """Bytes that were written to keep sessions and beginnings, without rows."""
         self._check_open()
         return self._engine.n_kept_bytes
 

@@ -39,6 +39,7 @@ class LoadedModel:
     mark: bytes that the snapshots of its cells carry, so that no other engine restores them
     model_digest: identifies the model in a session file
     decoder: decodes for the block loops
+    kept_bytes: written so far to keep conversations and their beginnings, without rows
     closed: everything was freed
     """
 
@@ -47,6 +48,7 @@ class LoadedModel:
         self.ledger, plan = ledger, ledger.plan
         self.options = options
         self.mark = mark
+        self.kept_bytes = 0
         self.closed = False
         self.guard = MemoryGuard(plan)
         with ExitStack() as made:

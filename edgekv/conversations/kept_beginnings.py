@@ -33,15 +33,11 @@ CELLS = "cells"  # name of the file that is written last
 
 
 class KeptBeginnings:
-    """The folder of an engine's beginnings.
-
-    written_bytes: of cells so far
-    """
+    """The folder of an engine's beginnings."""
 
     def __init__(self, folder: Path, engine: LoadedModel) -> None:
         self._folder = folder
         self._engine = engine
-        self.written_bytes = 0
 
     def keep(self, key: BeginningKey, turns: str, block_loop: BlockLoop) -> None:
         """Write the state of a block loop, which is at the end of a beginning. If that fails, say so in the log."""
@@ -53,7 +49,7 @@ class KeptBeginnings:
             path.mkdir(mode=0o700, exist_ok=True)
             about = {"beginning": _values_of(key), "rows": _kept_rows(RowFolder(path), block_loop)}
             save_session(path / CELLS, self._engine, block_loop, key.system, Said(turns), about=about)
-            self.written_bytes += (path / CELLS).stat().st_size
+            self._engine.kept_bytes += (path / CELLS).stat().st_size
         except (OSError, EdgeKVError) as error:
             log.warning("a beginning of %d tokens is not kept: %s", key.n_past, error)
             shutil.rmtree(path, ignore_errors=True)

@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy.typing as npt
+
 from edgekv.archive.row_files import Rows, RowsFile
 from edgekv.archive.row_folder import RowFolder
 from edgekv.archive.stored_rows import row_kind
@@ -102,11 +104,17 @@ class KeptSession:
         assert self._state.history is not None
         *earlier, (place, numbers) = changes(self._state.history.log)
         for its_place, its_numbers in earlier:
-            self._journal.append(its_place, its_numbers)
+            self._write(its_place, its_numbers)
         if ends and self._overwrites and self._state.archive is not None and (rows := self._state.archive.rows):
             os.fsync(rows.files[-1].fileno())
             self._overwrites = False
-        self._journal.append(place | values, numbers, ends=ends)
+        self._write(place | values, numbers, ends=ends)
+
+    def _write(self, values: Mapping[str, Any], numbers: npt.ArrayLike = (), *, ends: bool = False) -> None:
+        """Append a record. Raises OSError and SessionFileError."""
+        n_before = self._journal.n_bytes
+        self._journal.append(values, numbers, ends=ends)
+        self._engine.kept_bytes += self._journal.n_bytes - n_before
 
     def _remove_others(self) -> None:
         """Remove files of rows that went when the conversation went back."""
@@ -139,7 +147,7 @@ class KeptSession:
         if noted is None or end >= noted["end"] or all(number != part[0] for part in noted["parts"]):
             return
         kept = noted | {"end": end}
-        self._journal.append({"rows": kept}, ends=True)
+        self._write({"rows": kept}, ends=True)
         self._noted = self._noted | {"rows": kept}
         self._overwrites = True
 
@@ -168,11 +176,13 @@ def begin_keeping(path: Path, engine: LoadedModel, state: SequenceState, system:
         )
     try:
         path.mkdir(mode=0o700, exist_ok=True)
-        kept = KeptSession(path, Journal.create(path / JOURNAL, repr(str(path)), header), state, engine, "append")
+        journal = Journal.create(path / JOURNAL, repr(str(path)), header)
     except OSError as error:
         raise SessionFileError(
             f"{str(path)!r} cannot be made: {why(error)}; name a folder that can be written to"
         ) from error
+    kept = KeptSession(path, journal, state, engine, "append")
+    engine.kept_bytes += journal.n_bytes
     log.forget_recorded()
     try:
         if archive is not None:

@@ -153,9 +153,8 @@ class LocalEngine:
 
     @property
     def n_kept_bytes(self) -> int:
-        """Bytes that were written to keep beginnings."""
-        kept = self.slots.kept_beginnings
-        return 0 if kept is None else kept.written_bytes
+        """Bytes that were written to keep conversations and beginnings, without rows."""
+        return self.loaded.kept_bytes
 
     @property
     def keeps_sessions(self) -> bool:

@@ -98,7 +98,7 @@ class Engine(Opened):
 
     @property
     def n_kept_bytes(self) -> int:
-        """Bytes that were written to keep beginnings."""
+        """Bytes that were written to keep conversations and beginnings, without rows."""
         return cast(int, self._call("n_kept_bytes"))
 
     def fork(self, conversation: Conversation) -> Conversation:

@@ -66,7 +66,7 @@ class SessionPool:
         self._lock = threading.Lock()  # guards the lists below
         self._until_free: list[Mailbox] = []  # told when a session becomes free
         self._pooled: list[PooledSession] = []  # the least recently used one first
-        self._n_kept_bytes = 0  # written to keep beginnings, by the runtime of now
+        self._n_kept_bytes = 0  # written by the runtime of now, as far as it is counted
         self.n_restarts = 0
         self._memory: int | str | None = None  # the ceiling, since it was moved
         self.runtime = open_runtime()
@@ -244,16 +244,13 @@ class SessionPool:
             self._n_kept_bytes = n_kept
             self.state.keep_to_limit(self._end_at)
 
-    def _end_at(self, path: Path) -> bool:
-        """End the session with a path, and remove it; returns False if a thread uses it."""
+    def _end_at(self, path: Path) -> None:
+        """End the session with a path, and remove it, unless a request uses it."""
         pooled = next((pooled for pooled in self._pooled if pooled.path == path), None)
-        if pooled is None and self.state is not None:
-            self.state.remove(path)
-        elif pooled is None or pooled.stop is not None:
-            return False
-        else:
+        if pooled is not None and pooled.stop is None:
             self._end(pooled)
-        return True
+        elif pooled is None and self.state is not None:
+            self.state.remove(path)
 
     def _end(self, pooled: PooledSession) -> None:
         self._pooled.remove(pooled)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,19 +15,20 @@ from edgekv.store.kept_folder import JOURNAL, bytes_of, is_kept, remove_kept, re
 
 log = logging.getLogger("edgekv.server")
 
-SUFFIXES = {"conversations": ".session", "beginnings": ".beginning"}  # folders, and endings of what lies there
+# folders, and the names that a server gives there; what has another name is somebody else's
+NAMES = {"conversations": re.compile(r"\d{6,}\.session"), "beginnings": re.compile(r"[0-9a-f]+\.beginning")}
 FREE_SHARE = 4  # without a limit of its own it takes one part in so many of what its disk has free
 
 
 class StateFolder:
     """Conversations in `conversations`, shared beginnings in `beginnings`, under one limit in bytes.
 
-    written_bytes: of whole conversations so far
+    written_bytes: written there so far, without the rows of archives
     """
 
     def __init__(self, path: Path, limit_bytes: int | None = None) -> None:
         """limit_bytes: None = a quarter of what is free on the disk and what it has. Raises ConfigError"""
-        self._conversations, self.beginnings = (path / name for name in SUFFIXES)
+        self._conversations, self.beginnings = (path / name for name in NAMES)
         self.written_bytes = 0
         self._numbers = itertools.count(1)
         try:
@@ -66,27 +68,24 @@ class StateFolder:
         except (OSError, SessionFileError) as error:  # no fault of the request that takes its place
             log.warning("%s is not removed: %s", path, error)
 
-    def keep_to_limit(self, end: Callable[[Path], bool]) -> None:
+    def keep_to_limit(self, end: Callable[[Path], None]) -> None:
         """Remove what was used longest ago, until the rest is within the limit.
 
-        end: ends a conversation and removes it; returns False if it is in use
+        end: ends a conversation and removes it, unless it is in use
         """
-        excess = self.n_bytes - self.limit_bytes
-        for path in [*_by_use(self._conversations, self.beginnings)] if excess > 0 else []:
-            n_bytes = _bytes_of(path)
+        for path in _by_use(self._conversations, self.beginnings):
+            if self.n_bytes <= self.limit_bytes:  # counted anew: the others may have files of the removed one, too
+                return
             if path.parent == self.beginnings:
                 self.remove(path)
-            elif not end(path):
-                continue
-            excess -= n_bytes
-            if excess <= 0:
-                return
+            else:
+                end(path)
 
 
 def _by_use(*folders: Path) -> list[Path]:
-    """Return what lies in folders, the least recently used first."""
-    found = itertools.chain.from_iterable(folder.glob(f"*{SUFFIXES[folder.name]}") for folder in folders)
-    return sorted(found, key=_used_at)
+    """Return the server's own of what lies in folders, the least recently used first."""
+    found = itertools.chain.from_iterable(folder.glob("*") for folder in folders)
+    return sorted((path for path in found if NAMES[path.parent.name].fullmatch(path.name)), key=_used_at)
 
 
 def _used_at(path: Path) -> int:
