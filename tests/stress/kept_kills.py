@@ -1,12 +1,13 @@
 """Kept sessions whose processes are killed at random moments: each resumes with every whole turn.
 
 Predicted: of 200 kills with -9, of chats, readings and servers in the midst of their work, none loses a whole turn, and
-the next reply of each chat and reading is that of its log.
+the next reply of each is that of its log.
 
 A chat chats, reads, goes back and changes what was said. It prints its tokens after each turn, and is killed. The next
 process goes on with what is left. The reply of a session that was killed is compared with that of another process that
 made the same turns from the same folder, was not killed, and went back to the same token. A server is killed while it
-answers; the next one has to read nothing but the next question of each conversation.
+answers; the next one has to read nothing but the next question of each conversation, and its reply is compared with
+that of a runtime that loads the same folder alone, with the same options and sampling.
 
     python tests/stress/kept_kills.py
     python tests/stress/kept_kills.py --kills 20 --kind server --seed 7
@@ -25,7 +26,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from edgekv.generation.sampler import GREEDY
 from edgekv.store.kept_folder import is_kept
 from edgekv.testing import programs
 from edgekv.testing.models.tiny import make_tiny
-from edgekv.testing.server_process import serving
+from edgekv.testing.server_process import Serving, serving
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import served  # noqa: F401  (shows a conversation's state)
@@ -45,7 +46,8 @@ OPTIONS = {
     **{"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "probe_tokens": 16},
     **{"policy": "keydiff", "archive": "64MiB", "allow_beyond_trained": True},
 }
-SERVED = ("--memory", "4GiB", "--budget", "64", "--block", "32", "--archive", "64MiB", "--threads", "1")
+SERVED = {"memory": "4GiB", "budget": 64, "block": 32, "threads": 1, "policy": "keydiff", "archive": "64MiB"}
+SAMPLED = {"temperature": 0, "min_p": 0}  # the fields of `edgekv.Sampling()`
 LONGEST_S = {"chat": 0.8, "read": 0.5, "server": 0.6}  # from the first turn to the kill
 MOST_TOKENS = 1500
 MOST_READ = 60  # tokens of the last question and its template
@@ -152,7 +154,7 @@ def kill_a_server(model: Path, state: Path, seed: int) -> dict[str, int]:
     """Kill a server while it answers; in the next one each conversation goes on, and only a new question is read."""
     rng, rules = random.Random(seed), {"role": "system", "content": words(random.Random(seed), 200)}
     talks: list[list[dict[str, Any]]] = [[rules], [rules], []]
-    with serving(["-m", str(model), *SERVED, "--state-dir", str(state)]) as server:
+    with a_server(model, state) as server:
         timer = threading.Timer(rng.uniform(0.1, LONGEST_S["server"]), server.process.kill)
         timer.start()
         with suppress(httpx.HTTPError), httpx.Client(base_url=server.url, timeout=60) as http:
@@ -161,21 +163,41 @@ def kill_a_server(model: Path, state: Path, seed: int) -> dict[str, int]:
                 talks[i % 3] += [asked, answer(http, [*talks[i % 3], asked])[0]]
         timer.join()
     counts = {"whole": 1, "compared": 0, "same": 0, "in a turn": 1}
+    left = shutil.copytree(state / "conversations", state.with_suffix(".left"))
     with (
-        serving(["-m", str(model), *SERVED, "--state-dir", str(state)]) as server,
+        edgekv.Runtime(model, **SERVED) as runtime,
+        a_server(model, state) as server,
         httpx.Client(base_url=server.url, timeout=60) as http,
     ):
         for talk in talks:
             if not any(message["role"] == "assistant" for message in talk):
                 continue
             asked = [*talk, {"role": "user", "content": "And then?"}]
-            counts["whole"] &= answer(http, asked)[1] < MOST_READ
+            said, n_read = answer(http, asked)
+            counts["whole"] &= n_read < MOST_READ
+            counts["compared"] += 1
+            counts["same"] += said["content"] == reply_alone(runtime, left, asked)
     return counts
+
+
+def a_server(model: Path, state: Path) -> AbstractContextManager[Serving]:
+    options = [f"--{name}={value}" for name, value in SERVED.items()]
+    return serving(["-m", str(model), *options, "--state-dir", str(state)])
+
+
+def reply_alone(runtime: edgekv.Runtime, folder: Path, messages: list[dict[str, Any]]) -> str:
+    """Return the reply of the conversation that has most of the messages, of those in a folder of a server."""
+    with ExitStack() as opened_ones:
+        paths = (path for path in folder.iterdir() if is_kept(path))
+        sessions = [opened_ones.enter_context(runtime.load_session(path)) for path in paths]
+        fitting = (it for it in sessions if it.system in (None, messages[0]["content"]))
+        session = max(fitting, key=lambda it: it.common_prefix_length(messages))
+        return "".join(session.continue_from(messages, max_tokens=16, sampling=edgekv.Sampling(), focus=True))
 
 
 def answer(http: httpx.Client, messages: list[dict[str, Any]]) -> tuple[dict[str, Any], int]:
     """Return the reply of a server, and how many tokens it read for it."""
-    reply = http.post(PATH, json={"messages": messages, "max_tokens": 16, "temperature": 0}).json()
+    reply = http.post(PATH, json={"messages": messages, "max_tokens": 16, **SAMPLED}).json()
     usage = reply["usage"]
     return reply["choices"][0]["message"], usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"]
 
