@@ -25,7 +25,7 @@ from edgekv.store.snapshot_file import sizes_of
 from .files import text_files
 from .measure_heads import MeasureHeads, measure_at_first_use
 from .render import print_footer, reading_bar, say
-from .shared_options import System, opened, with_common_options, without_archive
+from .shared_options import System, opened, with_common_options
 
 PARTIAL = ".partial"  # ends the name of what was read in part
 INTERRUPTED = 130
@@ -52,7 +52,8 @@ def read(
 ) -> None:
     """Read text files of any length and save the session. `ask --from NAME` asks about it, also next week.
 
-    Ctrl-C saves the part that was read, and the same command goes on from there.
+    If there is an archive, it is saved as well, so questions recall what was evicted. Ctrl-C saves the part that was
+    read, and the same command goes on from there.
     """
     path, partial, owned = writable_path_of(save), path_of(save + PARTIAL), Ownership()
     if path.exists() and not force:
@@ -61,7 +62,6 @@ def read(
         owned.note(replaced)
     with ExitStack() as stack:
         files = stack.enter_context(text_files(file))
-        runtime = without_archive(runtime)
         if measure_heads:
             measure_at_first_use(runtime)
         rt = stack.enter_context(opened(runtime))
@@ -97,17 +97,21 @@ def _check_disk(folder: Path, plan: edgekv.Plan, files: Sequence[File], n_filled
     """Raise SessionFileError if a disk has no room for the session, before hours go into reading.
 
     A token takes 4 bytes of the log, and stands for about as many of a text; so a short text fills few of the cells.
+    Archived rows lie in a temporary file, and are written to that of the session.
 
     n_filled: cells of a head that are filled already
     """
     n_bytes = sum(os.stat(file).st_size for file in files if os.path.isfile(file))
-    n_cells = min(plan.n_cells, n_filled + n_bytes // LEAST_TOKEN_BYTES + BESIDE_TOKENS)
-    needed = plan.session_bytes * n_cells // max(1, plan.n_cells) + n_bytes
+    n_tokens = n_bytes // LEAST_TOKEN_BYTES + BESIDE_TOKENS
+    n_cells = min(plan.n_cells, n_filled + n_tokens)
+    archived = min(plan.archive_bytes, n_tokens * plan.archive_token_bytes)
+    needed = plan.session_bytes * n_cells // max(1, plan.n_cells) + n_bytes + 2 * archived
     free = shutil.disk_usage(folder).free
     if free < needed:
+        remedy = "--archive off, which keeps the cells alone" if archived else "a smaller --memory"
         raise edgekv.SessionFileError(
             f"{str(folder)!r} has {format_size(free)} free, and the session may take {format_size(needed)}; free some, "
-            "or give a smaller --memory"
+            f"or give {remedy}"
         )
 
 

@@ -10,7 +10,7 @@ import typer
 from edgekv.extras import needed
 
 from .measure_heads import MeasureHeads, measure_at_first_use
-from .shared_options import opened, with_common_options, without_archive
+from .shared_options import opened, with_common_options
 
 
 @with_common_options
@@ -29,7 +29,6 @@ def mcp(
     needed("mcp.server", "mcp")  # the plan counts what it takes
     from edgekv.server.mcp_documents import Documents, mcp_server
 
-    runtime = without_archive(runtime)
     if measure_heads:
         measure_at_first_use(runtime)
     with opened(runtime, goes_back=True) as rt:

@@ -225,16 +225,6 @@ def with_common_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return gathered(isolated, common, "runtime", variables=True)
 
 
-def without_archive(runtime: dict[str, Any]) -> dict[str, Any]:
-    """Return the common options for sessions that are saved without an archive. Raises ConfigError for a named one."""
-    if edgekv.Options(archive=runtime["archive"] or "off").archive_bytes:
-        raise edgekv.ConfigError(
-            f"archive={runtime['archive']} is gone when what was read is saved; leave archive out, and cells are "
-            "chosen with a question in mind"
-        )
-    return runtime | {"archive": "off"}
-
-
 @contextmanager
 def opened(options: dict[str, Any], *, goes_back: bool = False) -> Iterator[edgekv.Runtime]:
     """Open the runtime of the common options. A command has one session, so no memory is planned for swapping.

@@ -1,9 +1,10 @@
-"""The command line shows an archive in plans, replies, chats and texts, and refuses it beside other options."""
+"""The command line shows an archive in plans, replies, chats and texts, and saves it with what was read."""
 
 from __future__ import annotations
 
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 from command import SMALL, run_here, words
@@ -89,15 +90,27 @@ def inspected_without(asked, page):
     return page.read_text()
 
 
-def test_what_is_saved_without_its_archive_refuses_one(model, text_file, tmp_path, monkeypatch):
+def test_a_text_that_was_read_with_an_archive_is_asked_about_with_it(model, text_file, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    asked = ["read", "-m", model, *SMALL, "--save", "it", "-f", text_file(LONG)]
-    refused = run_here(*asked, "--archive", "1MiB")
+    text, asked = text_file(LONG), ["ask", "-m", model, *SMALL, *REPLY, "What?", "--json", "--from"]
+    for name, options in (("with", ARCHIVED), ("without", ["--policy", "keydiff", "--archive", "off"])):
+        assert run_here("read", "-m", model, *SMALL, *options, "--save", name, "-f", text).returncode == 0
+    report = json.loads(run_here(*asked, "with", *ARCHIVED).stdout)
+    assert report["kept_tokens"] + report["recallable_tokens"] == report["tokens_seen"]
+    assert (report["forgotten_tokens"], report["archive_failure"], report["recalls"]) == (0, "", 1)
+    assert json.loads(run_here(*asked, "without", *ARCHIVED).stdout)["forgotten_tokens"] > 100
+    assert json.loads(run_here(*asked, "with", "--policy", "keydiff", "--archive", "off").stdout)["recalls"] == 0
+
+
+def test_a_disk_without_room_for_the_archive_is_found_before_the_reading(model, text_file, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=512 << 10))
+    read = ["read", "-m", model, *SMALL, "--policy", "keydiff", "-f", text_file(LONG), "--save"]
+    refused = run_here(*read, "large", "--archive", "8MiB")
     assert refused.returncode == 2
-    assert "--archive 1MiB is gone when what was read is saved" in refused.stderr
-    assert run_here(*asked, "--archive", "auto").returncode == 0
-    serving = run_here("mcp", "-m", model, *SMALL, "--archive", "1MiB")
-    assert (serving.returncode, "--archive 1MiB is gone when what was read is saved" in serving.stderr) == (2, True)
+    assert "has 0.5 MiB free, and the session may take " in refused.stderr
+    assert "--archive off, which keeps the cells alone" in " ".join(refused.stderr.split())
+    assert run_here(*read, "small", "--archive", "off").returncode == 0
 
 
 @pytest.mark.parametrize("options", [[], ["--focus-on", "word3"], ["--passes", "2"], ["--focus-policy", "snapkv"]])

@@ -266,8 +266,10 @@ def test_a_question_about_a_text_is_answered_again_in_a_chat_that_goes_on(model,
     ]
 
 
-def test_a_reading_that_is_stopped_goes_on(model, book, text_file):
-    line = ["read", "-m", model, *SMALL, "--save", "book", "-f"]
+@pytest.mark.parametrize("archive", ["off", "8MiB"])
+def test_a_reading_that_is_stopped_goes_on(model, book, text_file, archive):
+    options = [*SMALL, "--archive", archive]
+    line = ["read", "-m", model, *options, "--save", "book", "-f"]
     stopped = run(*line, book, interrupted=True)
     assert stopped.returncode == 130, stopped.stderr
     assert "stopped; 64 tokens read, saved as book.partial; the same command goes on" in stopped.stderr
@@ -285,7 +287,10 @@ def test_a_reading_that_is_stopped_goes_on(model, book, text_file):
     ):
         (turn,) = session.turns()
         assert "".join(session.text(turn)) == words(200)
-    assert run("ask", "-m", model, *SMALL, "--from", "book", "What?", "--max-tokens", "4").returncode == 0
+    asked = run("ask", "-m", model, *options, "--from", "book", "What?", "--max-tokens", "4", "--json")
+    report = json.loads(asked.stdout)
+    is_archived = archive != "off"
+    assert (report["forgotten_tokens"] == 0, report["recalls"] > 0) == (is_archived, is_archived)
 
 
 def test_a_reading_of_several_files_goes_on(model, book, text_file):

@@ -10,7 +10,7 @@ import pytest
 from command import SMALL, words
 
 import edgekv
-from edgekv.store.session_names import existing_path_of, saved_names
+from edgekv.store.session_names import saved_names
 
 mcp = pytest.importorskip("mcp", reason="the extra mcp is not installed")
 
@@ -74,17 +74,19 @@ def test_a_document_is_read_once_and_asked_again_and_again(model, folder):
     assert saved_names() == ["a-book"]
 
 
-def test_an_archive_is_as_long_as_an_answer(model, folder):
-    """A document is saved without its archive, so its answers are those of a session that was loaded."""
+def test_a_document_keeps_its_archive(model, folder):
     from edgekv.server.mcp_documents import ANSWER_TOKENS, Documents, mcp_server
 
     path = str(folder / "a book.txt")
-    options = {"memory": "4GiB", "budget": 64, "block": 32, "threads": 1, "policy": "keydiff", "archive": "4MiB"}
+    options = {"memory": "4GiB", "budget": 64, "block": 32, "threads": 1, "policy": "keydiff", "archive": "8MiB"}
     ask = "ask_document", {"name": "a-book", "question": "What?"}
     with edgekv.Runtime(model, **options) as rt:
         read, first, second = called(mcp_server(Documents(rt, [folder])), ("read_document", {"path": path}), ask, ask)
-        with rt.load_session(existing_path_of("a-book")) as session:
-            expected = "".join(session.ask("What?", max_tokens=ANSWER_TOKENS, sampling=edgekv.Sampling(temperature=0)))
+        with rt.session() as session:
+            session.read(files=[path])
+            greedy = edgekv.Sampling(temperature=0)
+            expected = "".join(session.ask("What?", max_tokens=ANSWER_TOKENS, sampling=greedy))
+            assert session.stats.recalls > 0
     assert not read[1]
     assert first == second == (expected, False)
 
