@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 from edgekv.api.api_errors import ApiError, api_error_of
 from edgekv.api.reply_request import ReplyRequest
 from edgekv.binding.model import Model
-from edgekv.conversations.history import HistoryPrompt, request_of
+from edgekv.conversations.history import request_of
+from edgekv.conversations.history_prompt import HistoryPrompt
 from edgekv.errors import EdgeKVError, UnsupportedModelError
 
 from .endpoints import Reply, parse, reply_of

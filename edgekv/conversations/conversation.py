@@ -28,7 +28,7 @@ from edgekv.store.snapshot_file import Section
 
 from .cache_slots import CacheSlots
 from .coverage import Coverage
-from .history import HistoryPrompt
+from .history_prompt import HistoryPrompt
 from .kept_session import begin_keeping
 from .prompt_reader import Pause, PromptReader
 from .sequence_state import SequenceState

@@ -28,7 +28,8 @@ from edgekv.store.kept_folder import is_kept
 
 from .cache_slots import CacheSlots
 from .conversation import Conversation
-from .history import HistoryPrompt, check_ids, history_prompt
+from .history import check_ids
+from .history_prompt import HistoryPrompt, history_prompt
 from .kept_beginnings import KeptBeginnings
 from .kept_loading import KeptContents
 from .sequence_state import SequenceState

@@ -1,20 +1,17 @@
-"""The prompts of one conversation: what a request adds to what was read, and the reading of it."""
+"""The prompts of one conversation: what a request adds to what was read, and the places to pause at."""
 
 from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from edgekv.cells.feeds import Feeding
 from edgekv.cells.loaded_model import LoadedModel
-from edgekv.cells.memory_guard import MemoryGuard
 from edgekv.counting import counted
-from edgekv.errors import CeilingExceededError, ConfigError, PromptLengthError
-from edgekv.generation.request import GenerationRequest, Progress, RewindRequest
+from edgekv.errors import ConfigError, PromptLengthError
+from edgekv.generation.request import GenerationRequest, RewindRequest
 from edgekv.generation.stats import Stats
 from edgekv.prompt.text import Prompt
 from edgekv.prompt.turns import BEGINNINGS, NO_PROBE, STATES, Kind, Probe, Turns
@@ -22,11 +19,10 @@ from edgekv.store.log import OPENING, TokenLog
 
 from .beginnings import SHORTEST, BeginningKey, Question, digests
 from .cache_slots import CacheSlots
-from .history import Contents, HistoryPrompt, history_prompt
+from .history_prompt import Contents, HistoryPrompt, history_prompt
+from .prefill import Prefill
 from .sequence_state import SequenceState
 from .session_history import SessionHistory
-
-RECALL_STEPS = 16  # times that the progress of a recall is reported, at most
 
 
 class Pause(NamedTuple):
@@ -224,7 +220,7 @@ class PromptReader:
         """
         state = self._state
         reading = Prefill(state, self._loaded.guard, self._cancelled, stats, observe)
-        state.read(STATES[kind], known)
+        state.turn_state.begin_prompt(state.n_past, STATES[kind], known)
         coming = self._to_their_end(tokens, kind)
         for key, paused in pauses:
             yield from reading.read(itertools.islice(coming, key.n_past - state.n_past), paused, want_logits=False)
@@ -246,7 +242,7 @@ class PromptReader:
 
         def mark(n_before: int, role: str) -> None:
             if role not in OPENING:
-                state.open(first + n_before)
+                state.turn_state.note_opened(first + n_before)
             if noted is not None:
                 noted(n_before, role)
 
@@ -259,75 +255,7 @@ class PromptReader:
         for token in tokens:
             n += 1
             yield token
-        state.end(n)
+        state.turn_state.end_prompt(n)
         if state.history is not None and afterwards != "open":
             note = state.history.log.announce if n > first else state.history.log.mark
             note(n, "assistant", afterwards)
-
-
-@dataclass
-class Prefill:
-    """Reads the prompt of one reply until all is read, it is cancelled, or the process is found over its ceiling.
-
-    stats: has the number of prompt tokens, and takes the number of tokens read and the time
-    observe: called with each token before it is fed (`BlockLoop.reading`)
-    """
-
-    state: SequenceState
-    guard: MemoryGuard
-    cancelled: threading.Event
-    stats: Stats
-    observe: Callable[[int], None] | None
-    n_read: int = 0
-    recall_step: int = -1
-    exceeded: CeilingExceededError | None = None
-
-    def read(self, tokens: Iterable[int], probe: Probe, *, want_logits: bool) -> Feeding[None]:
-        """Read block by block, a whole prompt or its next part. Tokens that were read stay in the cells."""
-        block_loop, stats = self.state.block_loop, self.stats
-        block_loop.repositioning.expect(stats.prompt_tokens - self.n_read)
-        started = time.perf_counter()
-        try:
-            yield from block_loop.reading(
-                tokens,
-                self._after_ubatch,
-                probe.tokens,
-                part_ends=probe.part_ends,
-                want_logits=want_logits,
-                observe=self.observe,
-                while_recalling=self._between_heads,
-            )
-        finally:
-            stats.prefill_s += time.perf_counter() - started
-            stats.read_tokens = self.n_read
-
-    def may_reply(self) -> bool:
-        """Return True if nothing ended the reading. Raises CeilingExceededError if the ceiling ended it."""
-        if self.exceeded is not None:
-            self.stats.finish_reason = "ceiling"
-            raise self.exceeded
-        if self.cancelled.is_set():
-            self.stats.finish_reason = "cancelled"
-            return False
-        return True
-
-    def _after_ubatch(self, n_tokens: int) -> Feeding[bool]:
-        """Count the tokens read, and report the progress; returns True to read on."""
-        self.n_read += n_tokens
-        self.state.note()
-        return (yield from self._report())
-
-    def _between_heads(self, n_scanned: int, n_heads: int) -> Feeding[bool]:
-        """Report the progress of a recall, RECALL_STEPS times in all; returns True to scan on."""
-        step = n_scanned * RECALL_STEPS // n_heads
-        if step == self.recall_step:
-            return not self.cancelled.is_set()
-        self.recall_step = step
-        return (yield from self._report(n_scanned, n_heads))
-
-    def _report(self, n_scanned: int = 0, n_heads: int = 0) -> Feeding[bool]:
-        """Yield the progress, and check the ceiling; returns True to go on."""
-        total, budget = self.stats.prompt_tokens, self.state.block_loop.budget
-        yield Progress(self.n_read, total, self.state.n_cells, budget, n_scanned, n_heads)
-        self.exceeded = self.guard.check()
-        return self.exceeded is None and not self.cancelled.is_set()

@@ -1,11 +1,11 @@
-"""The state of one conversation: its cells, its log, and its turns, pending token and sampler."""
+"""The state of one conversation: its cells, its log, its archive and its turns, which change together."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from edgekv.archive.row_files import Mark
 from edgekv.archive.session_archive import Archive
@@ -18,6 +18,7 @@ from .beginnings import Beginning
 from .session_history import SessionHistory
 from .snapshot import Said, Snapshot
 from .stored_snapshot import StoredSnapshot
+from .turn_state import TurnState
 
 
 class Kept(Protocol):
@@ -32,45 +33,10 @@ class Kept(Protocol):
         """Give it up."""
 
 
-class _Prompt(NamedTuple):
-    """A prompt that is being read.
-
-    first: n_past before the prompt
-    states: states of the turns, while the prompt is read and after it
-    log: a log that holds its tokens already, and the state after each; None = a new prompt
-    opened: position of the first token of a content, after the opening; None = not reached yet
-    end: n_past after the prompt; None = more tokens may come
-    """
-
-    first: int
-    states: tuple[str, str]
-    log: TokenLog | None
-    opened: int | None = None
-    end: int | None = None
-
-
-class _Known(NamedTuple):
-    """All notes on a conversation. They are replaced as a whole, so an exception leaves no part of a change behind.
-
-    turns: the state of the turns before `prompt`
-    pending: a token that was generated after `said_at` tokens were fed
-    """
-
-    turns: str = "new"
-    pending: tuple[int, ...] = ()
-    said_at: int = 0
-    sampler: SamplerState | None = None
-    prompt: _Prompt | None = None
-
-
 class SequenceState:
     """All state of a conversation, whether its cells are loaded or swapped out.
 
-    Turns and pending token are derived from the number of tokens that have cells. That number changes within one
-    native call, and nothing is noted after it. So the state agrees with the cells after any exception, also Ctrl-C: a
-    token is pending until there are more tokens than when it was generated, and a prompt that fed no token has changed
-    nothing.
-
+    turn_state: turns, pending token and sampler
     history: log and checkpoints; None = the conversation keeps none
     archive: what was evicted; None = it is forgotten
     kept: appends it to a folder as it grows; None = it ends with the engine
@@ -80,7 +46,7 @@ class SequenceState:
     lost: the reason why its state is gone; "" = it is not gone
     is_in_checkpoint: it is swapped out as a checkpoint, and has no other copy
     figures: the tokens that it has read and generated, and its cells per head, as they were last noted: at the end of
-        every call, pause and block. Any thread may read them, and call `pending_after`. All else needs the turn
+        every call, pause and block. Any thread may read them. All else is for the loop's thread
     """
 
     def __init__(
@@ -94,7 +60,7 @@ class SequenceState:
         self.lost = ""
         self.is_in_checkpoint = False
         self.block_loop = block_loop
-        self._known = _Known()
+        self.turn_state = TurnState()
         self.figures = 0, 0
         self._n_recallable = 0  # while an archive lacks some, as noted at the end of a call
         self._unfinished: Callable[[], None] | None = None  # an interrupted change, made again at the next use
@@ -343,72 +309,32 @@ class SequenceState:
     @property
     def said(self) -> Said:
         """Turns, pending tokens and sampler."""
-        return Said(self.turns, self.pending, self.sampler)
+        return self.turn_state.said(self.n_past)
 
     @property
     def turns(self) -> str:
         """The state of the turns, one of `prompt.turns.Turns`."""
-        known, n_past = self._known, self.n_past
-        prompt = known.prompt
-        if prompt is None:
-            return known.turns
-        if prompt.log is not None:
-            return known.turns if n_past <= prompt.first else prompt.log.state_at(n_past)
-        if prompt.end is not None and n_past >= prompt.end:
-            return prompt.states[1]
-        if n_past <= prompt.first:
-            return known.turns
-        if known.turns == "new" and (prompt.opened is None or n_past <= prompt.opened):
-            return "opening"
-        return prompt.states[0]
+        return self.turn_state.turns(self.n_past)
 
     @property
     def pending(self) -> tuple[int, ...]:
         """The generated token that is not fed yet, if there is one."""
-        return self.pending_after(self.n_past)
-
-    def pending_after(self, n_past: int) -> tuple[int, ...]:
-        """Return the generated token that is not among the first n_past tokens, if there is one. Any thread may ask."""
-        known = self._known
-        prompt = known.prompt
-        read = prompt is not None and prompt.end is not None and n_past >= prompt.end
-        return () if read or n_past > known.said_at else known.pending
+        return self.turn_state.pending(self.n_past)
 
     @property
     def sampler(self) -> SamplerState | None:
         """The state of the sampler after the last generated token; None = there was none."""
-        return self._known.sampler
+        return self.turn_state.sampler
 
     def set(self, said: Said) -> None:
         """Set the state after the tokens that are fed now, for example from a snapshot."""
-        self._known = _Known(said.turns, said.pending, self.n_past, said.sampler)
-
-    def read(self, states: tuple[str, str], log: TokenLog | None = None) -> None:
-        """Begin to read a prompt. The pending token is its first token, or is given up.
-
-        states: states of the turns, while the prompt is read and after it
-        log: a log that holds its tokens already, and the state after each
-        """
-        prompt = _Prompt(self.n_past, states, log)
-        self._known = self._known._replace(turns=self.turns, pending=self.pending, prompt=prompt)
-
-    def open(self, position: int) -> None:
-        """Note the position of the first token of a content of the prompt; later calls change nothing."""
-        prompt = self._known.prompt
-        if prompt is not None and prompt.opened is None:
-            self._known = self._known._replace(prompt=prompt._replace(opened=position))
-
-    def end(self, n_past: int) -> None:
-        """Note n_past at the end of the prompt."""
-        prompt = self._known.prompt
-        if prompt is not None:
-            self._known = self._known._replace(prompt=prompt._replace(end=n_past))
+        self.turn_state.set(said, self.n_past)
 
     def note_token(self, token: int, sampler: SamplerState) -> None:
         """Note a generated token, and the sampler after it. Others may have the cells before the next one."""
         self.note()
-        self._known = _Known(self.turns, (token,), self.n_past, sampler)
+        self.turn_state.note_token(token, self.n_past, sampler)
 
     def note_end(self, sampler: SamplerState) -> None:
         """Note the sampler after a token that ends a reply. Such a token does not belong to the reply."""
-        self._known = self._known._replace(sampler=sampler)
+        self.turn_state.note_end(sampler)

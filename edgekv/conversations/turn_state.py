@@ -1,0 +1,116 @@
+"""The turns of one conversation, its pending token and its sampler, as they follow from the tokens that were fed."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from edgekv.generation.sampler import SamplerState
+from edgekv.store.log import TokenLog
+
+from .snapshot import Said
+
+
+class _Prompt(NamedTuple):
+    """A prompt that is being read.
+
+    first: n_past before the prompt
+    states: states of the turns, while the prompt is read and after it
+    log: a log that holds its tokens already, and the state after each; None = a new prompt
+    opened: position of the first token of a content, after the opening; None = not reached yet
+    end: n_past after the prompt; None = more tokens may come
+    """
+
+    first: int
+    states: tuple[str, str]
+    log: TokenLog | None
+    opened: int | None = None
+    end: int | None = None
+
+
+class _Known(NamedTuple):
+    """All notes on a conversation. They are replaced as a whole, so an exception leaves no part of a change behind.
+
+    turns: the state of the turns before `prompt`
+    pending: a token that was generated after `said_at` tokens were fed
+    """
+
+    turns: str = "new"
+    pending: tuple[int, ...] = ()
+    said_at: int = 0
+    sampler: SamplerState | None = None
+    prompt: _Prompt | None = None
+
+
+class TurnState:
+    """Notes on the turns of a conversation. What holds now follows from n_past, the number of tokens that have cells.
+
+    That number changes within one native call, and nothing is noted after it. So the notes agree with the cells after
+    any exception, also Ctrl-C: a token is pending until there are more tokens than when it was generated, and a prompt
+    that fed no token has changed nothing.
+    """
+
+    def __init__(self) -> None:
+        self._known = _Known()
+
+    @property
+    def sampler(self) -> SamplerState | None:
+        """The state of the sampler after the last generated token; None = there was none."""
+        return self._known.sampler
+
+    def said(self, n_past: int) -> Said:
+        """Return turns, pending tokens and sampler."""
+        return Said(self.turns(n_past), self.pending(n_past), self.sampler)
+
+    def turns(self, n_past: int) -> str:
+        """Return the state of the turns, one of `prompt.turns.Turns`."""
+        known, prompt = self._known, self._known.prompt
+        if prompt is None:
+            return known.turns
+        if prompt.log is not None:
+            return known.turns if n_past <= prompt.first else prompt.log.state_at(n_past)
+        if prompt.end is not None and n_past >= prompt.end:
+            return prompt.states[1]
+        if n_past <= prompt.first:
+            return known.turns
+        if known.turns == "new" and (prompt.opened is None or n_past <= prompt.opened):
+            return "opening"
+        return prompt.states[0]
+
+    def pending(self, n_past: int) -> tuple[int, ...]:
+        """Return the generated token that is not fed yet, if there is one."""
+        known, prompt = self._known, self._known.prompt
+        read = prompt is not None and prompt.end is not None and n_past >= prompt.end
+        return () if read or n_past > known.said_at else known.pending
+
+    def set(self, said: Said, n_past: int) -> None:
+        """Set the state after n_past tokens."""
+        self._known = _Known(said.turns, said.pending, n_past, said.sampler)
+
+    def begin_prompt(self, n_past: int, states: tuple[str, str], log: TokenLog | None = None) -> None:
+        """Begin to read a prompt. The pending token is its first token, or is given up.
+
+        states: states of the turns, while the prompt is read and after it
+        log: a log that holds its tokens already, and the state after each
+        """
+        turns, pending = self.turns(n_past), self.pending(n_past)
+        self._known = self._known._replace(turns=turns, pending=pending, prompt=_Prompt(n_past, states, log))
+
+    def note_opened(self, position: int) -> None:
+        """Note the position of the first token of a content of the prompt; later calls change nothing."""
+        prompt = self._known.prompt
+        if prompt is not None and prompt.opened is None:
+            self._known = self._known._replace(prompt=prompt._replace(opened=position))
+
+    def end_prompt(self, n_past: int) -> None:
+        """Note n_past at the end of the prompt."""
+        prompt = self._known.prompt
+        if prompt is not None:
+            self._known = self._known._replace(prompt=prompt._replace(end=n_past))
+
+    def note_token(self, token: int, n_past: int, sampler: SamplerState) -> None:
+        """Note a token that was generated after n_past tokens were fed, and the sampler after it."""
+        self._known = _Known(self.turns(n_past), (token,), n_past, sampler)
+
+    def note_end(self, sampler: SamplerState) -> None:
+        """Note the sampler after a token that ends a reply."""
+        self._known = self._known._replace(sampler=sampler)
