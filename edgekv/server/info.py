@@ -120,7 +120,7 @@ async def load(request: Request) -> Response:
 
 async def metrics(request: Request) -> Response:
     state = state_of(request)
-    plan, kept = state.pool.runtime.plan, state.pool.state
+    plan, kept = state.pool.runtime.plan, state.pool.storage.folder
     now = {
         "ceiling_bytes": plan.ceiling_bytes,
         "resident_bytes": process.resident_bytes(),

@@ -17,10 +17,10 @@ from edgekv.conversations.history import StoredHistory
 from edgekv.loop.loop_channel import Answered
 from edgekv.loop.mailbox import Mailbox
 from edgekv.planning.native_request import most_cells
-from edgekv.store.kept_folder import is_kept
 
 from .cancel_flag import CancelFlag
 from .session_reply import Replier
+from .session_storage import SessionStorage
 from .state_folder import StateFolder
 
 log = logging.getLogger("edgekv.server")
@@ -45,8 +45,8 @@ class SessionPool:
     """Answers requests with the sessions of one runtime, as many at a time as it has slots.
 
     open_runtime: opens the runtime, and another one once the process of the first has died
-    state: has the conversations that outlive the process, with the shared beginnings; None = none do. Those that cannot
-        be kept as they grow are saved after every reply
+    storage: has the conversations that outlive the process, with the shared beginnings. Those that cannot be kept as
+        they grow are saved after every reply
     swap_dir: for the logs of sessions, which are swapped out to them; None = the folder that TMPDIR names
     runtime, replier: those of now
     """
@@ -61,12 +61,11 @@ class SessionPool:
     ) -> None:
         self._open_runtime = open_runtime
         self._max_sessions = max_sessions
-        self.state = state
+        self.storage = SessionStorage(state)
         self._swap_dir = swap_dir
         self._lock = threading.Lock()  # guards the lists below
         self._until_free: list[Mailbox] = []  # told when a session becomes free
         self._pooled: list[PooledSession] = []  # the least recently used one first
-        self._n_kept_bytes = 0  # written by the runtime of now, as far as it is counted
         self.n_restarts = 0
         self._memory: int | str | None = None  # the ceiling, since it was moved
         self.runtime = open_runtime()
@@ -94,7 +93,7 @@ class SessionPool:
         """Save all sessions, and free the model."""
         with suppress(edgekv.WorkerError):  # the worker has died; earlier saves are on the disk
             for pooled in self._pooled:
-                self._save(pooled, archive=True)
+                self.storage.save(pooled.session, pooled.path, archive=True)
         self.runtime.close()
 
     def answer(
@@ -144,7 +143,7 @@ class SessionPool:
                     self._free(pooled)
                 for event in end:
                     emit(event)
-                self._save(pooled, archive=False)
+                self.storage.save(pooled.session, pooled.path, archive=False)
                 self._keep_to_limit()
                 return
 
@@ -199,7 +198,8 @@ class SessionPool:
         if pooled is None or self._loses(pooled.session.n_past, n_shared, history.n_opening):
             while len(self._pooled) >= self._max_sessions and self._make_room():
                 pass
-            pooled = self._kept(self.runtime.session(system, history=self._swap_dir or True))
+            session = self.runtime.session(system, history=self._swap_dir or True)
+            pooled = PooledSession(session, self.storage.keep(session, self.runtime))
         else:
             self._pooled.remove(pooled)
         pooled.stop = stop
@@ -222,41 +222,24 @@ class SessionPool:
         self._end(min(free, key=lambda pooled: pooled.n_answered > 1))
         return True
 
-    def _kept(self, session: edgekv.Session) -> PooledSession:
-        """Return a new session for the pool, with a path. If it cannot be kept there as it grows, it will be saved."""
-        if self.state is None:
-            return PooledSession(session)
-        path = self.state.new_path()
-        if self.runtime.keeps_sessions:
-            try:
-                session.keep(path)
-            except edgekv.SessionFileError as error:
-                log.warning("%s", error)
-        return PooledSession(session, path)
-
     def _keep_to_limit(self) -> None:
         """Remove what was used longest ago if all together take too much of the disk."""
-        if self.state is None:
-            return
-        n_kept = self.runtime.n_kept_bytes
+        self.storage.count(self.runtime)
         with self._lock:
-            self.state.written_bytes += n_kept - self._n_kept_bytes
-            self._n_kept_bytes = n_kept
-            self.state.keep_to_limit(self._end_at)
+            self.storage.keep_to_limit(self._end_at)
 
     def _end_at(self, path: Path) -> None:
         """End the session with a path, and remove it, unless a request uses it."""
         pooled = next((pooled for pooled in self._pooled if pooled.path == path), None)
-        if pooled is not None and pooled.stop is None:
+        if pooled is None:
+            self.storage.remove(path)
+        elif pooled.stop is None:
             self._end(pooled)
-        elif pooled is None and self.state is not None:
-            self.state.remove(path)
 
     def _end(self, pooled: PooledSession) -> None:
         self._pooled.remove(pooled)
         pooled.session.close()
-        if pooled.path is not None and self.state is not None:
-            self.state.remove(pooled.path)
+        self.storage.remove(pooled.path)
 
     def _give_up_runtime(self) -> None:
         """Close the runtime, whose process has died, and forget its sessions."""
@@ -277,32 +260,8 @@ class SessionPool:
     def _begin(self) -> None:
         """Begin with a runtime: load the newest sessions of the folder."""
         self.replier = Replier(self.runtime)
-        self._n_kept_bytes = 0
-        if self.state is None:
-            return
-        try:
-            self.runtime.keep_beginnings(self.state.beginnings)
-        except edgekv.SessionFileError as error:
-            log.warning("%s", error)
-        for path in self.state.newest(self._max_sessions):
-            try:
-                session = self.runtime.load_session(path, keep=is_kept(path))
-                self._pooled.append(PooledSession(session, path, n_answered=2))
-            except edgekv.EdgeKVError as error:
-                log.warning("%s is not gone on with: %s", path, error)
-
-    def _save(self, pooled: PooledSession, *, archive: bool) -> None:
-        """Save a session that is not kept as it grows, if it has cells and a path. Raises WorkerError."""
-        session = pooled.session
-        if pooled.path is None or self.state is None or session.kept_in is not None or session.n_past == 0:
-            return
-        try:
-            session.save(pooled.path, archive=archive)
-            self.state.written_bytes += pooled.path.stat().st_size
-        except edgekv.WorkerError:
-            raise
-        except (edgekv.EdgeKVError, OSError) as error:
-            log.warning("%s is not saved: %s", pooled.path, error)
+        found = self.storage.begin(self.runtime, self._max_sessions)
+        self._pooled.extend(PooledSession(session, path, n_answered=2) for session, path in found)
 
 
 def _held_back(end: list[Event], emit: Callable[[Event], None], event: Event) -> None:

@@ -68,7 +68,7 @@ def test_what_was_used_longest_ago_goes_first(open_server, tmp_path):
         for i in range(4):
             Client(application).say(f"{i} {words(30)}")
             idle(application)
-            assert pool.state.n_bytes <= 3 * n_bytes
+            assert pool.storage.folder.n_bytes <= 3 * n_bytes
         assert not one.exists()
         assert 1 <= len(pool.sessions) <= 3
         assert {path.name for path in (state / "conversations").iterdir()} == {it.path.name for it in pool._pooled}
