@@ -120,9 +120,7 @@ def _values_of(key: BeginningKey) -> dict[str, Any]:
 
 def _key_of(header: SnapshotHeader) -> BeginningKey:
     """Return the key of a beginning. Raises SessionFileError."""
-    values = header.inner("beginning")
-    if values is None:
-        raise header.damaged("it is no beginning")
+    values = header.required("beginning")
     digest = values.value("digest", lambda it: isinstance(it, str) and len(it) == 2 * DIGEST_BYTES)
     question = values.value("question", _is_question)
     system = header.value("system", lambda it: it is None or isinstance(it, str))

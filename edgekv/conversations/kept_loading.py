@@ -17,7 +17,6 @@ from edgekv.errors import ArchiveError, ConfigError, SessionFileError
 from edgekv.store.journal import Journal, Use
 from edgekv.store.kept_folder import Newest, fill_log, newest, open_journal
 from edgekv.store.log import TokenLog
-from edgekv.store.snapshot_header import SnapshotHeader
 
 from .kept_session import KeptSession, why
 from .sequence_state import SequenceState
@@ -84,17 +83,10 @@ class KeptContents:
         archive.go_on_from(cache)
 
 
-def _inner(values: SnapshotHeader, name: str) -> SnapshotHeader:
-    found = values.inner(name)
-    if found is None:
-        raise values.damaged(f"its {name!r} is impossible")
-    return found
-
-
 def read_log(journal: Journal, found: Newest, log: TokenLog, n_vocab: int) -> Said:
     """Fill an empty log, and return the state of the conversation. Raises SessionFileError."""
     fill_log(journal, found.n_records, log)
-    said = Said() if found.said is None else said_of(_inner(found.said, "said"))
+    said = Said() if found.said is None else said_of(found.said.required("said"))
     drawn = [*said.pending, *(said.sampler.newest if said.sampler else ())]
     if len(log) != found.n_past or not log.is_sound(n_vocab) or max(drawn, default=0) >= n_vocab:
         raise journal.damaged("its log has other tokens than it says")

@@ -150,9 +150,7 @@ def model_values(engine: LoadedModel) -> dict[str, Any]:
 
 def check_model(header: SnapshotHeader, engine: LoadedModel, name: str) -> SnapshotHeader:
     """Return what a session was saved with. Raises SessionFileError for another model. name: of the file, in errors"""
-    saved = header.inner("saved_with")
-    if saved is None:
-        raise header.damaged("it does not say what it was saved with")
+    saved = header.required("saved_with")
     model, digest = (saved.value(it, _is_name) for it in ("model", "model_digest"))
     if digest != engine.model_digest:
         raise SessionFileError(

@@ -23,7 +23,7 @@ class StoredSnapshot:
     """
 
     def __init__(self, file: FileIO | Part, block_loop: BlockLoop, archived: Mark | None) -> None:
-        """Write it to an empty file, which belongs to it then. Raise OSError if that fails; then nothing is left.
+        """Write it to an empty file, which belongs to it then. Raises OSError if that fails; then nothing is left.
 
         archived: of the block loop's tokens
         """

@@ -1,6 +1,6 @@
 """Folders of kept sessions: a journal of what was read and said, beside files of rows.
 
-The first record of the journal says what the session is of. Each other one has `rows`, and `said` with what it adds:
+The first record of the journal says what the session is of. Each later one has `rows`, and `said` with what it adds:
 
     first, tokens     the log goes on after `first` tokens with so many others; the numbers hold them, and marks (k, 3)
     said, title       state of the conversation after them (`conversations.session_codec`)

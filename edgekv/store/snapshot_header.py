@@ -32,6 +32,10 @@ class SnapshotHeader:
         values = self.value(name, lambda it: it is None or isinstance(it, dict))
         return None if values is None else SnapshotHeader(self.damaged, values)
 
+    def required(self, name: str) -> SnapshotHeader:
+        """Return the header within a value. Raises SessionFileError without one."""
+        return SnapshotHeader(self.damaged, self.value(name, lambda it: isinstance(it, dict)))
+
 
 def is_whole(value: object, most: int) -> bool:
     """Return True for a whole number in [0, most]."""
