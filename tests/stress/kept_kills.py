@@ -10,7 +10,7 @@ answers; the next one has to read nothing but the next question of each conversa
 that of a runtime that loads the same folder alone, with the same options and sampling.
 
     python tests/stress/kept_kills.py
-    python tests/stress/kept_kills.py --kills 20 --kind server --seed 7
+    python tests/stress/kept_kills.py --seconds 300 --kind server --seed 7
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import random
 import shutil
 import subprocess
@@ -206,6 +207,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--kind", choices=["chat", "read", "server"], help="default: each in turn")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="stop then, whatever is left")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="write the figures to this file too")
     parser.add_argument("--work", nargs=4, help=argparse.SUPPRESS)
@@ -216,10 +218,11 @@ def main() -> None:
         return
     kinds = [options.kind] if options.kind else list(LONGEST_S)
     rows = {kind: dict.fromkeys(("kills", "whole", "compared", "same", "in a turn"), 0) for kind in kinds}
+    end = time.monotonic() + options.seconds
     with tempfile.TemporaryDirectory() as name:
         model = make_tiny(Path(name, "tiny.gguf"), n_layer=2, n_ctx_train=8192, head_dim=64)
         with edgekv.Runtime(model, **OPTIONS) as runtime:
-            for i in range(options.kills):
+            for i in itertools.takewhile(lambda _: time.monotonic() < end, range(options.kills)):
                 kind, seed = kinds[i % len(kinds)], 1000 * options.seed + i
                 if kind == "server":
                     found = kill_a_server(model, Path(name, f"state-{i}"), seed)
