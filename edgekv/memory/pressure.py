@@ -13,6 +13,7 @@ from . import process
 Source = Callable[[], bool]  # True while the system is short of memory
 
 STALLED = 10.0  # percent of the last ten seconds in which some task waited for memory
+NEAR = 0.9  # share of a high limit; what the kernel itself needs for the group is the rest
 WARNED = 2  # macOS: 1 = normal, 2 = warning, 4 = critical
 
 
@@ -31,18 +32,33 @@ class LinuxPressure:
     ) -> None:
         lines = groups.read_text() if groups.is_file() else ""
         self._stalls = [proc, *process.group_files(lines, mount, "memory.pressure", "")]
-        self._events = list(process.group_files(lines, mount, "memory.events", ""))
-        self._limits = list(process.group_files(lines, mount, "", "memory.soft_limit_in_bytes"))
-        self._n_high = self._throttled()
+        self._highs = [HighLimit(file) for file in process.group_files(lines, mount, "memory.high", "")]
+        self._soft_limits = list(process.group_files(lines, mount, "", "memory.soft_limit_in_bytes"))
 
     def __call__(self) -> bool:
         """Return True while the system is short of memory."""
-        before, self._n_high = self._n_high, self._throttled()
-        return self._n_high > before or any(map(_stalls, self._stalls)) or any(map(_is_above, self._limits))
+        is_above = [high.is_exceeded() for high in self._highs]  # asks each, as each compares with its last answer
+        return any(is_above) or any(map(_stalls, self._stalls)) or any(map(_holds, self._soft_limits))
 
-    def _throttled(self) -> int:
-        """Return how often groups were above their `memory.high`."""
-        return sum(_numbers(file).get("high", 0) for file in self._events)
+
+class HighLimit:
+    """The `memory.high` of a control group.
+
+    The kernel counts how often the group went above it. That happens also if the group only reads files, whose pages
+    are dropped at once. So nothing is short unless what cannot be dropped is near the limit.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._n_above = self._count()
+
+    def is_exceeded(self) -> bool:
+        """Return True if the group went above its limit since the last call, and not for pages of files alone."""
+        before, self._n_above = self._n_above, self._count()
+        return self._n_above > before and _holds(self._file, NEAR)
+
+    def _count(self) -> int:
+        return _numbers(self._file.with_name("memory.events")).get("high", 0)
 
 
 def _stalls(file: Path) -> bool:
@@ -54,12 +70,18 @@ def _stalls(file: Path) -> bool:
     return False
 
 
-def _is_above(soft_limit: Path) -> bool:
-    """Return True if a group of version 1 holds more than its soft limit, without pages of files that nobody maps."""
-    with suppress(OSError, ValueError):
-        held = _numbers(soft_limit.with_name("memory.stat"))
-        return held.get("total_rss", 0) + held.get("total_mapped_file", 0) > int(soft_limit.read_text())
+def _holds(limit: Path, share: float = 1.0) -> bool:
+    """Return True if a group holds more than a share of a limit."""
+    with suppress(OSError, ValueError):  # version 2 says "max" for no limit
+        return fixed_bytes(limit.parent) > share * int(limit.read_text())
     return False
+
+
+def fixed_bytes(group: Path) -> int:
+    """Return what a group holds, with those below it, without pages of files that nobody maps; 0 = unknown."""
+    held = _numbers(group / "memory.stat")
+    private, mapped = ("total_rss", "total_mapped_file") if "total_rss" in held else ("anon", "file_mapped")
+    return held.get(private, 0) + held.get(mapped, 0)
 
 
 def _numbers(file: Path) -> dict[str, int]:

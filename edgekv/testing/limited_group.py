@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from edgekv.memory.pressure import fixed_bytes
+
 ROOT = Path("/sys/fs/cgroup")
 LEAVING_S = 10.0  # a killed program leaves its group a moment later
 
@@ -48,12 +50,17 @@ class Group:
         return ["sh", "-c", f'echo $$ > "{self._folder / "cgroup.procs"}" && exec "$@"', "sh", *command]
 
     def set_limit(self, n_bytes: int) -> None:
-        """Set the bytes beyond which processes are killed."""
+        """Set the bytes beyond which processes are killed. Raises OSError if version 1 holds more already."""
         (self._folder / self._files.limit).write_text(str(n_bytes))
 
     def set_high(self, n_bytes: int) -> None:
         """Set the bytes beyond which the kernel takes memory back."""
         (self._folder / self._files.high).write_text(str(n_bytes))
+
+    @property
+    def held_bytes(self) -> int:
+        """What it holds now, without pages of files that nobody maps."""
+        return fixed_bytes(self._folder)
 
     @property
     def peak_bytes(self) -> int:

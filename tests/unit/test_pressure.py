@@ -28,6 +28,13 @@ class Kernel:
     def source(self):
         return LinuxPressure(self.proc, self.groups, self.mount)
 
+    def hold(self, **n_bytes):
+        (self.new / "memory.stat").write_text("".join(f"{name} {n}\n" for name, n in n_bytes.items()))
+
+    def throttle(self, n_times, high):
+        (self.new / "memory.high").write_text(f"{high}\n")
+        (self.new / "memory.events").write_text(f"low 0\nhigh {n_times}\nmax 0\noom 0\n")
+
     @staticmethod
     def stall(file, percent):
         file.write_text(f"some avg10={percent} avg60=0.00 avg300=0.00 total=1\nfull avg10=99.00 avg60=0.00 total=1\n")
@@ -50,14 +57,23 @@ def test_linux_tells_that_tasks_wait_for_memory(kernel, where):
 
 
 def test_linux_tells_that_a_group_went_above_its_high_limit_since_the_last_look(kernel):
-    events = kernel.new / "memory.events"
-    events.write_text("low 0\nhigh 7\nmax 0\noom 0\n")
+    kernel.hold(anon=600, file_mapped=310, file=5000)
+    kernel.throttle(7, high=1000)
     source = kernel.source()
     found = [source()]
     for n in (8, 8, 9):
-        events.write_text(f"low 0\nhigh {n}\nmax 0\noom 0\n")
+        kernel.throttle(n, high=1000)
         found.append(source())
     assert found == [False, True, False, True]
+
+
+@pytest.mark.parametrize("high", ["1000", "max"])
+def test_linux_drops_pages_of_files_that_were_read_before_anything_is_short(kernel, high):
+    kernel.hold(anon=600, file_mapped=200, file=5000)
+    kernel.throttle(7, high)
+    source = kernel.source()
+    kernel.throttle(8, high)
+    assert not source()
 
 
 def test_linux_tells_that_a_group_of_version_1_is_above_its_soft_limit(kernel):
