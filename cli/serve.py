@@ -139,7 +139,10 @@ def serve(
     ] = None,
     measure_heads: MeasureHeads = True,
 ) -> None:
-    """Serve the model to programs that speak the API of OpenAI, Anthropic or Ollama. Ctrl-C ends it."""
+    """Serve the model to programs that speak the API of OpenAI, Anthropic or Ollama. Ctrl-C ends it.
+
+    SIGUSR1 lowers the memory ceiling as far as it can be, SIGUSR2 restores it.
+    """
     for module in ("starlette", "uvicorn", "pydantic", "prometheus_client", *(["llguidance"] if grammars else [])):
         needed(module, "server")
     from edgekv.api.server_settings import Settings

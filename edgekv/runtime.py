@@ -7,7 +7,7 @@ import os
 import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,8 @@ from .policies import Policy
 from .session import GENERAL_QUESTION, Session, tool_use_of
 
 log = logging.getLogger("edgekv")
+
+LEAST = "least"  # a ceiling as low as it can be
 
 
 class Runtime:
@@ -323,7 +325,8 @@ class Runtime:
     def set_memory(self, memory: int | str) -> Plan:
         """Move the ceiling while sessions go on; returns the plan, which is `plan` from now on.
 
-        memory: bytes, a size such as "150MiB", or a share such as "25%", as for the runtime
+        memory: bytes, a size such as "150MiB", or a share such as "25%", as for the runtime; "least" = as low as it can
+            be now
 
         A lower ceiling evicts cells of all sessions to what fits, and gives their memory back to the system. A higher
         one gives cells back, up to those that the runtime was opened with. Sessions at work go on: a text that is being
@@ -336,17 +339,30 @@ class Runtime:
         of more cells than the ceiling now has is refused until it is raised.
         """
         self._check_open()
-        before, options = self.options, replace(self.options, memory=memory)
-        check_ceiling(options.ceiling_bytes)
-        self.options = options  # first, so that the ceiling that is yielded follows this one
+        before = self.options
+        if memory != LEAST:
+            options = replace(before, memory=memory)
+            check_ceiling(options.ceiling_bytes)
+            self.options = options  # first, so that the ceiling that is yielded follows this one
         if self._yielding is not None:
             self._yielding.begin()
         try:
-            plan = self._engine.set_memory(options.ceiling_bytes)
+            plan = self._lower(0) if memory == LEAST else self._engine.set_memory(self.options.ceiling_bytes)
         except BaseException:
             self.options = before
             raise
-        self.options = replace(options, budget=plan.budget_cells)
+        named = plan.ceiling_bytes if memory == LEAST else memory
+        self.options = replace(before, memory=named, budget=plan.budget_cells)
+        return plan
+
+    def _lower(self, ceiling_bytes: int) -> Plan:
+        """Go under a ceiling, or as far as it can be; returns the plan. Raises as `set_memory`, but no CeilingError."""
+        plan = self.plan
+        while ceiling_bytes < plan.ceiling_bytes:
+            try:
+                return self._engine.set_memory(ceiling_bytes)
+            except CeilingError as error:
+                ceiling_bytes = -(-error.required_bytes // MIB) * MIB
         return plan
 
     def note_pressure(self, is_short: bool) -> None:
@@ -367,18 +383,14 @@ class Runtime:
         """Go under a ceiling, or as far as it can be."""
         before = self.plan.ceiling_bytes
         try:
-            self._engine.set_memory(ceiling_bytes)
-        except CeilingError as error:
-            if error.required_bytes >= before:
-                return
-            with suppress(CeilingError):  # the program has taken more meanwhile
-                self._engine.set_memory(-(-error.required_bytes // MIB) * MIB)
+            plan = self._lower(ceiling_bytes) if ceiling_bytes < before else self._engine.set_memory(ceiling_bytes)
         except EdgeKVError as error:
             log.warning("the ceiling stays at %s: %s", format_size(before), error)
             return
-        why = "the system is short of memory" if self.plan.ceiling_bytes < before else "the system has memory again"
-        figures = (format_size(before), format_size(self.plan.ceiling_bytes), self.plan.budget_cells)
-        log.warning("%s: the ceiling goes from %s to %s, %d cells", why, *figures)
+        if plan.ceiling_bytes != before:
+            why = "the system is short of memory" if plan.ceiling_bytes < before else "the system has memory again"
+            figures = (format_size(before), format_size(plan.ceiling_bytes), plan.budget_cells)
+            log.warning("%s: the ceiling goes from %s to %s, %d cells", why, *figures)
 
     async def set_memory_async(self, memory: int | str) -> Plan:
         """Move the ceiling as `set_memory` does, for asyncio. It moves although its task is cancelled meanwhile."""

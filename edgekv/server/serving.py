@@ -13,6 +13,7 @@ from edgekv.api.server_settings import HEAD_BYTES
 from edgekv.errors import ConfigError
 
 from .application import Application
+from .ceiling_signals import CeilingSignals
 from .connection import Connection
 
 END_S = 30  # seconds for the reply that is under way when a signal comes
@@ -42,7 +43,10 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def serve(application: Application, listener: socket.socket) -> None:
-    """Answer requests until SIGTERM, which ends the process quietly, or Ctrl-C. The application is closed then."""
+    """Answer requests until SIGTERM, which ends the process quietly, or Ctrl-C. The application is closed then.
+
+    SIGUSR1 and SIGUSR2 move its ceiling meanwhile.
+    """
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s: %(message)s")
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # uvicorn warns of everything that is no HTTP request
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # raised again by uvicorn when all is closed
@@ -63,4 +67,5 @@ def serve(application: Application, listener: socket.socket) -> None:
         h11_max_incomplete_event_size=HEAD_BYTES,
         timeout_graceful_shutdown=END_S,
     )
-    Server(config, application).run(sockets=[listener])
+    with CeilingSignals(application.state.pool):
+        Server(config, application).run(sockets=[listener])

@@ -17,6 +17,7 @@ from edgekv.conversations.history import StoredHistory
 from edgekv.loop.loop_channel import Answered
 from edgekv.loop.mailbox import Mailbox
 from edgekv.planning.native_request import most_cells
+from edgekv.runtime import LEAST
 
 from .cancel_flag import CancelFlag
 from .session_reply import Replier
@@ -69,6 +70,7 @@ class SessionPool:
         self.n_restarts = 0
         self._memory: int | str | None = None  # the ceiling, since it was moved
         self.runtime = open_runtime()
+        self._named: int | str = self.runtime.plan.ceiling_bytes  # the ceiling, other than the least
         self._begin()
 
     @property
@@ -80,7 +82,13 @@ class SessionPool:
         """Move the ceiling, also of runtimes opened later; returns the plan. Raises as `Runtime.set_memory`."""
         plan = self.runtime.set_memory(memory)
         self._memory = memory
+        if memory != LEAST:
+            self._named = memory
         return plan
+
+    def restore_memory(self) -> edgekv.Plan:
+        """Move the ceiling back from the least to the one that was named last. Raises as `Runtime.set_memory`."""
+        return self.set_memory(self._named)
 
     def ledger(self) -> tuple[edgekv.LedgerEntry, ...]:
         """Return who holds how much memory, as of the end of the step under way; () while no model is loaded."""

@@ -36,6 +36,9 @@ def main(requests: int, answers: int, pulse: int) -> None:
     process.use_one_heap()
     gc.freeze()  # modules stay, so no plan or reply has to look for garbage among them
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the host, which may only cancel a reply
+    if sys.platform != "win32":  # a service manager sends these to all processes, and a server follows them
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     threading.Thread(target=_beat, args=(_connection(pulse),), daemon=True).start()
     Server(_channel(requests, answers)).serve()
 

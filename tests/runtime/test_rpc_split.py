@@ -216,6 +216,19 @@ def test_devices_are_named_rightly(model, servers, options, message):
         edgekv.plan(model, rpc=servers, isolated=True, **SETTING | options)
 
 
+@pytest.mark.parametrize("memory", ["2GiB", "8GiB", "least"])
+def test_the_ceiling_of_layers_elsewhere_stays(model, servers, memory):
+    with edgekv.Runtime(model, rpc=servers, isolated=True, **SETTING) as rt, rt.session() as session:
+        session.read(words(60))
+        before = rt.plan, rt.options, session.n_cells
+        with pytest.raises(edgekv.ConfigError, match="layers on a device or another machine stays as it is"):
+            rt.memory = memory
+        assert (rt.plan, rt.options, session.n_cells) == before
+        assert said(session, "Go on.")
+    with pytest.raises(edgekv.ConfigError, match=r"yields=0\.5 moves the ceiling"):
+        edgekv.plan(model, rpc=servers, isolated=True, yields="50%", **SETTING)
+
+
 # ---- servers that go ----
 
 

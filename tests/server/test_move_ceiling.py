@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+import signal
 from dataclasses import asdict
 
 import pytest
 from asgi import fetched
+
+from edgekv.errors import SessionError
+from edgekv.server.ceiling_signals import CeilingSignals
 
 KEY = {"Authorization": "Bearer key"}
 
@@ -98,3 +104,53 @@ def test_a_runtime_that_is_opened_again_has_the_ceiling(open_server, isolated):
         assert pool.runtime.plan.ceiling_bytes == plan.ceiling_bytes
         assert pool.runtime.plan.budget_cells < 1500
         assert isolated or pool.runtime.plan == plan
+
+
+def test_the_least_ceiling_and_back(open_server):
+    """In a process of its own: this one may have grown since the plan, so that less can be given back."""
+    with open_server(api_keys=("key",), options={"isolated": True, "budget": 1500}) as application:
+        pool = application.state.pool
+        opened = pool.runtime.plan
+        least = moved(application, "least").json()
+        assert pool.runtime.options.least_budget() <= least["budget_cells"] < 1500
+        assert least["planned_bytes"] <= least["ceiling_bytes"] == pool.runtime.memory < opened.peak_bytes
+        assert moved(application, "least").json() == least
+        assert told(application, "Hello")
+        assert pool.restore_memory() == opened
+
+
+posix = pytest.mark.skipif(os.name != "posix", reason="Windows has no such signals")
+
+
+@posix
+def test_signals_move_the_ceiling_in_order(guarded, caplog):
+    pool, before = guarded.state.pool, signal.getsignal(signal.SIGUSR1)
+    moved(guarded, "4GiB")
+    with caplog.at_level(logging.INFO, "edgekv.server"):
+        for numbers in ([signal.SIGUSR1], [signal.SIGUSR1, signal.SIGUSR1, signal.SIGUSR2]):
+            with CeilingSignals(pool):  # it ends when all are followed
+                for number in numbers:
+                    signal.raise_signal(number)
+            assert (pool.runtime.memory == 4 << 30) == (numbers[-1] == signal.SIGUSR2)
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["SIGUSR1"] * 3 + ["SIGUSR2"]
+    assert "SIGUSR2: the ceiling is 4096.0 MiB, 1500 cells" in caplog.text
+    assert signal.getsignal(signal.SIGUSR1) is before
+
+
+@posix
+def test_a_signal_that_moves_nothing_is_said(guarded, caplog, monkeypatch):
+    def refuse():
+        raise SessionError("the runtime is closed")
+
+    monkeypatch.setattr(guarded.state.pool, "restore_memory", refuse)
+    with CeilingSignals(guarded.state.pool):
+        signal.raise_signal(signal.SIGUSR2)
+    assert "SIGUSR2: the ceiling stays: the runtime is closed" in caplog.text
+
+
+def test_windows_has_no_such_signals(guarded, monkeypatch):
+    monkeypatch.setattr("edgekv.server.ceiling_signals.sys.platform", "win32")
+    set_handlers = []
+    monkeypatch.setattr(signal, "signal", lambda *handler: set_handlers.append(handler))
+    with CeilingSignals(guarded.state.pool):
+        assert not set_handlers
