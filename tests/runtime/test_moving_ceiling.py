@@ -13,8 +13,10 @@ from small import words
 import edgekv
 from edgekv.errors import CeilingError, ConfigError, SwapError
 from edgekv.memory.process import return_freed_memory
+from edgekv.memory.sizes import MIB
 
 CELLS = 1024
+KINDS = ("Rss", "Pss", "Anonymous")  # of a process's bytes, as smaps_rollup names them
 GREEDY = edgekv.Sampling(temperature=0)
 
 
@@ -72,11 +74,13 @@ def test_the_memory_goes_back_to_the_system(model, kv_type, monkeypatch):
         full, cells = mapped(), 2 * CELLS * rt.plan.cell_bytes
         rt.memory = lower(rt, 0.5)
         low = mapped()
+        told = "; ".join(f"{kind} {full[kind] / MIB:.1f} -> {low[kind] / MIB:.1f}" for kind in KINDS)
+        print(f"{kv_type}: of {cells / MIB:.1f} MiB of cells half are given up: {told}")
         rt.memory = "1GiB"
         assert mapped()["Anonymous"] <= low["Anonymous"] + 0.1 * cells  # until cells are filled
         session.read(words(600), focus=False)
         assert mapped()["Anonymous"] >= full["Anonymous"] - 0.1 * cells
-        for kind in ("Rss", "Pss", "Anonymous"):
+        for kind in KINDS:
             assert low[kind] <= full[kind] - 0.4 * cells
 
 
