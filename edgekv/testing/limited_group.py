@@ -59,7 +59,7 @@ class Group:
 
     @property
     def held_bytes(self) -> int:
-        """What it holds now, without pages of files that nobody maps."""
+        """Bytes that it holds now, without pages of files that nobody maps."""
         return fixed_bytes(self._folder)
 
     @property

@@ -98,7 +98,7 @@ def test_a_killed_chat_loses_the_running_turn_alone(model, book):
 def test_a_text_is_read_once_and_asked_about_again(model, book):
     read = run_here("read", "-m", model, *SMALL, "-f", book, "--save", "book")
     assert read.returncode == 0, read.stderr
-    assert re.search(r"saved as book, [\d.]+ \w+\n", read.stderr)
+    assert re.search(r"saved as book, [\d.]+ \w+, and [\d.]+ \w+ of archive\n", read.stderr)
     assert "remembers " in read.stderr
     assert "generation" not in read.stderr
     asked = ["ask", "-m", model, *SMALL, "--archive", "off", "--from", "book", "What?", "--max-tokens", 20]
@@ -126,7 +126,8 @@ def test_a_full_disk_is_found_before_anything_is_read(model, book, monkeypatch):
 
 def test_a_short_text_needs_no_room_for_all_cells(model, text_file, monkeypatch):
     """A disk that has half of what a session may take at most under such a ceiling."""
-    most = edgekv.plan(model, memory="4GiB", swap_bytes=0).session_bytes
+    made = edgekv.plan(model, memory="4GiB", swap_bytes=0)
+    most = made.session_bytes + 2 * made.n_cells * made.archive_token_bytes
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=most // 2))
     read = run_here("read", "-m", model, "--memory", "4GiB", "-f", text_file("Some words."), "--save", "short")
     assert (read.returncode, saved_names()) == (0, ["short"]), read.stderr

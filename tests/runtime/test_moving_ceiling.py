@@ -16,7 +16,7 @@ from edgekv.memory.process import return_freed_memory
 from edgekv.memory.sizes import MIB
 
 CELLS = 1024
-KINDS = ("Rss", "Pss", "Anonymous")  # of a process's bytes, as smaps_rollup names them
+KINDS = ("Rss", "Pss", "Anonymous")  # bytes of a process by their names in smaps_rollup
 GREEDY = edgekv.Sampling(temperature=0)
 
 
@@ -70,7 +70,7 @@ def test_the_memory_goes_back_to_the_system(model, kv_type, monkeypatch):
     monkeypatch.setattr("edgekv.memory.process.return_freed_memory", return_freed_memory)
     with opened(model, kv_type=kv_type, budget=2 * CELLS) as rt, rt.session() as session:
         session.read(words(600), focus=False)
-        return_freed_memory()  # as a move does; tests before may have left much
+        return_freed_memory()  # tests before may have left much; a move returns it, too
         full, cells = mapped(), 2 * CELLS * rt.plan.cell_bytes
         rt.memory = lower(rt, 0.5)
         low = mapped()

@@ -337,7 +337,7 @@ def test_nothing_grows_with_snapshots(open_runtime):
             for _ in range(n):
                 session.restore(taken)
                 session.snapshot()
-            return_freed_memory()  # of the last copy, and of tests before
+            return_freed_memory()  # the last copy left some, and tests before
             return resident_bytes()
 
         before = held_after(5)
