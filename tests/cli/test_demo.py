@@ -65,7 +65,7 @@ def test_readmes_question_about_the_end_of_its_text_is_answered_right(tmp_path):
     status, printed = on_a_terminal([*arguments, "--threads", "1", "--budget", "256"])
     assert status == 0, printed
     assert FACT in printed.replace("\r\n", " ").lower()
-    assert "remembers 295 of 946 tokens" in printed
+    assert "remembers 946 of 946 tokens, 587 of them archived" in printed
 
 
 @pytest.mark.nightly

@@ -150,7 +150,7 @@ def test_the_native_byte_counter_equals_the_estimate(tiny_model, policy, focus):
     from edgekv.planning.estimate import cache_params_of
 
     options = {"memory": "4GiB", "budget": 100, "block": 32, "threads": 2, "policy": policy, "focus": focus}
-    with edgekv.Runtime(tiny_model(n_layer=2), **options) as rt:
+    with edgekv.Runtime(tiny_model(n_layer=2), archive="off", **options) as rt:
         cache = rt.block_loop.cache
         params = cache_params_of(rt.options)
         estimate = library.load().edgekv_cache_estimate_bytes(ctypes.byref(cache.shape), ctypes.byref(params))

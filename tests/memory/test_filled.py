@@ -15,7 +15,7 @@ from edgekv.testing.models.vocabulary import make_vocabulary
 from edgekv.testing.models.writer import write_tensors
 
 MIB = 1 << 20
-OPTIONS = {"memory": "512MiB", "threads": 1, "focus": False}
+OPTIONS = {"memory": "512MiB", "threads": 1, "focus": False, "archive": "off"}
 
 
 def test_many_cells_take_what_a_plan_counts_for_them(memory_ceiling, tiny_model):

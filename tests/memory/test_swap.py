@@ -7,11 +7,13 @@ from swapped_sessions import share_a_beginning, take_turns
 
 MIB = 1 << 20
 TEXT = " ".join(("the", "old", "house", "by", "the", "river")[i % 6] for i in range(160))
+# sessions without an archive are swapped out whole
+WHOLE = {"archive": "off", "kv_type": "f16", "threads": 1, "focus": False}
 
 
 @pytest.mark.parametrize("disk", [False, True])
 def test_resting_sessions_are_in_the_plan(memory_ceiling, default_model, tmp_path, disk):
-    options = {"memory": "256MiB", "budget": 128, "block": 64, "kv_type": "f16", "threads": 1, "focus": False}
+    options = WHOLE | {"memory": "256MiB", "budget": 128, "block": 64}
     rest = {"swap_dir": str(tmp_path), "swap_memory": "10MiB"} if disk else {"swap_memory": "18MiB", "swap_bytes": 0}
     ended = memory_ceiling("256MiB").run(take_turns, default_model, TEXT, 5, **options, **rest)
     found = ended.value
@@ -23,7 +25,7 @@ def test_resting_sessions_are_in_the_plan(memory_ceiling, default_model, tmp_pat
 
 def test_on_the_disk_sessions_need_no_room_in_memory(memory_ceiling, default_model, tmp_path):
     """Not even on their way: the plan has no room for half a session more. Half a one is more than peaks differ."""
-    options = {"budget": 1024, "block": 64, "kv_type": "f16", "threads": 1, "focus": False}
+    options = WHOLE | {"budget": 1024, "block": 64}
     options |= {"memory": "256MiB", "swap_dir": str(tmp_path), "swap_memory": 0}
     ended = memory_ceiling("256MiB").run(take_turns, default_model, 8 * TEXT, 3, **options)
     found = ended.value
@@ -32,7 +34,7 @@ def test_on_the_disk_sessions_need_no_room_in_memory(memory_ceiling, default_mod
 
 
 def test_by_default_several_sessions_have_room_beside_cells_that_take_all_of_it(memory_ceiling, default_model):
-    options = {"memory": "188MiB", "kv_type": "f16", "resident": 1, "threads": 1, "focus": False}
+    options = WHOLE | {"memory": "188MiB", "resident": 1}
     ended = memory_ceiling("188MiB").run(take_turns, default_model, 4 * TEXT, 3, **options)
     found = ended.value
     assert found["on disk"] > found["session"]
