@@ -11,7 +11,7 @@ from small import words
 import edgekv
 from edgekv.errors import SwapError
 from edgekv.loop.loop_messages import Close, MoveCeiling
-from edgekv.memory.process import resident_bytes, return_freed_memory
+from edgekv.memory.process import resident_bytes
 
 CELLS, LOW = 256, 96
 SETTINGS = {"memory": "1GiB", "budget": CELLS, "block": 32, "recent": 8, "threads": 1, "probe_tokens": 16}
@@ -101,8 +101,7 @@ def test_cells_that_a_read_lends_come_back_as_they_were(model, settings):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems take pages back when memory is short")
-def test_memory_is_back_when_the_move_is_answered(tiny_model, monkeypatch):
-    monkeypatch.setattr("edgekv.memory.process.return_freed_memory", return_freed_memory)
+def test_memory_is_back_when_the_move_is_answered(tiny_model):
     wide = tiny_model(n_ctx_train=1 << 14, n_layer=4, n_head=4, n_head_kv=4, head_dim=64)
     with driven(wide, **{**SETTINGS, "budget": 2048}) as loop:
         engine = loop.engine
