@@ -20,8 +20,8 @@ from edgekv.worker import worker_process
 def open_runtime(tiny_model):
     """A function that opens a runtime over a tiny model; `head_dim=64` has its quantised keys rotated."""
 
-    def open_runtime(n_ctx_train=2048, **options):
-        path = tiny_model(n_layer=2, n_ctx_train=n_ctx_train, head_dim=64)
+    def open_runtime(n_ctx_train=2048, quantization="F32", **options):
+        path = tiny_model(n_layer=2, n_ctx_train=n_ctx_train, head_dim=64, quantization=quantization)
         return edgekv.Runtime(path, **(SETTINGS | options))
 
     return open_runtime

@@ -136,12 +136,16 @@ def test_saved_sessions_and_workers_go_on_alike(model, tmp_path):
 
 
 @pytest.mark.usefixtures("talkative")
-def test_sessions_at_once_divide_their_cells_as_each_does_alone(model):
+def test_sessions_at_once_divide_their_cells_as_each_does_alone(tiny_model, tmp_path):
+    """Products of these weights are to the bit what they are alone, whichever sessions happen to share a step."""
+    path = tiny_model(**SHAPE, n_ctx_train=1024, quantization="Q8_0")
+    model = with_table(path, tmp_path, CELLS + CELLS[: SHAPE["n_layer"] - 2])
+
     def conversation(session, i):
         session.read(words(200 + 40 * i, f"book{i}-"))
         return "".join(session.chat("What was it?", max_tokens=40)), session.budgets()
 
-    options = {"memory": "4GiB", "policy": "keydiff(rope=off)+heads", "threads": 1, **OPTIONS}
+    options = {"memory": "4GiB", "policy": "keydiff(rope=off)+heads", "threads": 1, "repack": False, **OPTIONS}
     with edgekv.Runtime(model, parallel=3, **options) as rt:
         found = together(rt, 3, conversation)
         assert found == [alone(rt, i, conversation) for i in range(3)]

@@ -267,14 +267,15 @@ def test_turned_keys_end_it(open_runtime, n_words):
 
 
 def test_parallel_sessions_reply_as_alone(open_merging):
-    questions = ["What then?", "Where?", "Who was it?"]
-    with open_merging() as rt:
+    """Products of these weights are to the bit what they are alone, whichever sessions happen to share a step."""
+    questions, alike = ["What then?", "Where?", "Who was it?"], {"quantization": "Q8_0", "repack": False}
+    with open_merging(**alike) as rt:
         alone = []
         for question in questions:
             with rt.session() as session:
                 session.read(words(50, question[:2]))
                 alone.append(reply(session, question))
-    with open_merging(parallel=3, memory="4GiB") as rt:
+    with open_merging(parallel=3, **alike) as rt:
         sessions = [rt.session() for _ in questions]
         for session, question in zip(sessions, questions, strict=True):
             session.read(words(50, question[:2]))

@@ -20,12 +20,13 @@ SMALL = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1
 def open_server(tiny_model, tmp_path_factory):
     """A context manager over an application with a tiny model; its arguments are those of `Settings` and `Runtime`.
 
-    tokenizer: that of `make_tiny`
+    tokenizer, quantization: those of `make_tiny`
     """
 
     @contextlib.contextmanager
-    def opened(*, options=None, tokenizer="bpe", **settings):
-        path = tiny_model(n_layer=2, n_ctx_train=2048, head_dim=64, tokenizer=tokenizer)
+    def opened(*, options=None, tokenizer="bpe", quantization="F32", **settings):
+        model = {"tokenizer": tokenizer, "quantization": quantization}
+        path = tiny_model(n_layer=2, n_ctx_train=2048, head_dim=64, **model)
         folder = tmp_path_factory.mktemp("rest")
         quiet = {"ping_s": 1000.0}  # a stream of a busy machine has no parts that say nothing
         settings = Settings(**({"hosts": (), "swap_dir": folder} | quiet | settings))
