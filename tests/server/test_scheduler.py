@@ -317,7 +317,7 @@ def test_many_long_texts_take_one_descriptor(memory):
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         await until(lambda: not queue.n_answered)
-        assert len(os.listdir("/proc/self/fd")) == n_open
+        assert len(os.listdir("/proc/self/fd")) <= n_open  # what tests before have left open may be closed meanwhile
 
     asyncio.run(work())
     queue.close()
