@@ -1,15 +1,26 @@
-"""Every `edgekv` command on README and the pages for users is one that the command line parses as it stands there."""
+"""Every `edgekv` command on README and the pages is parsed as it stands there, and run with a tiny model.
+
+A page's blocks of code are scripts of a shell. The few commands that cannot run here are named, each with its reason.
+"""
 
 from __future__ import annotations
 
 import glob
+import os
 import re
 import shlex
+import shutil
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import click
 import pytest
 import typer.main
+from children import LIMIT_S
+from document_files import paragraph, pdf_of, write_docx, write_epub
+from forked_commands import commands_in
 
 from edgekv.cli.main import app
 
@@ -17,6 +28,39 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PROMPT = re.compile(r"^    (?:\$ )?(?:[A-Z_]+=\S+ )*(?:uv run )?edgekv (.+)$")
 SYNOPSIS = " [--"  # a line that lists options is no command
+
+# commands that are parsed alone, and why
+UNRUN = {
+    r"edgekv bench|python (-m )?bench|python tests/stress|pytest|eval.* --memory": "takes minutes",
+    r"edgekv pull|edgekv models --suggest|hf:|uv (venv|pip)": "a download; tests/hub has a hub of its own",
+    r"--cluster": "a cluster; tests/batch/test_workers.py makes one",
+    r"--rpc \d": "other machines; tests/runtime/test_rpc_split.py plays them",
+    r"onnx:": "a graph; tests/unit/test_onnx.py makes some",
+    r"gpt-oss-20b": "a model of gigabytes",
+    r"^dist/": "a packaged program; tests/desktop makes it",
+    r"BUILD|build/vulkan|scripts/": "a build of its own, a GPU, or a download",
+}
+# programs of others, which do nothing in these scripts
+OTHERS = {
+    "pip": "a download; tests/cli/test_wheel.py installs the wheel",
+    "apt-get": "a download",
+    "cc": "tests/native/test_c_example.py compiles the example",
+    "cmake": "tests/native/test_c_example.py compiles the example",
+    "ask": "tests/native/test_c_example.py runs the example",
+    "dask": "tests/batch/test_workers.py starts a cluster",
+    "lm_eval": "tests/server/clients has it",
+    "claude": "tests/server/clients has its requests",
+    "aider": "tests/server/clients has its requests",
+    "pyinstaller": "tests/cli/test_packaged.py packages the command line",
+}
+DEAR = {"evaluation", "evaluation-tasks"}  # pages that take more than some seconds, and all results
+SCRIPT = re.compile(rf"(?:\$ )?(?:[A-Z_]+=\S+ )*(?:edgekv|uv|python|curl|export|{'|'.join(OTHERS)}) ")
+TEXT = "Dorothy lived in the midst of the great Kansas prairies, with Uncle Henry and Aunt Em. " * 6
+BOOK = " ".join(f"On day {i} Dorothy told Toto of road number {i}." for i in range(100))
+MODEL = {"n_layer": 13, "n_ctx_train": 8192, "head_dim": 32, "tokenizer": "code"}  # pages name a layer, and fill gaps
+MODELS = ("MODEL", "QWEN", "GEMMA", "mine.gguf", "path/to/model.gguf")
+BOOKS = ("WAR_AND_PEACE", "BOOK", "PRIDE_AND_PREJUDICE", "SHERLOCK_HOLMES", "novel.txt", "book.txt", "TEXT")
+TEXTS = ("examples/oz.txt", "oz.txt", "src/code.py", "notes/one.md", "notes/two.md", "papers/one.txt")
 
 # typer imports what click calls deprecated
 pytestmark = pytest.mark.filterwarnings("ignore:'click:DeprecationWarning")
@@ -59,3 +103,82 @@ def test_a_command_is_parsed(tmp_path, monkeypatch, page, line):
 
 def test_there_are_commands_on_many_pages():
     assert len({page for page, _ in CASES}) > 15
+
+
+def scripts(page):
+    """Return the scripts of a page: blocks of commands, and consoles that show a command with what is typed into it."""
+    markdown = pytest.importorskip("markdown_it").MarkdownIt()
+    blocks = (it.content for it in markdown.parse(page.read_text("utf-8")) if it.type in ("code_block", "fence"))
+    found = (script(block.replace("\\\n", " ").splitlines()) for block in blocks if SCRIPT.match(block))
+    return [script for script in found if script]
+
+
+def script(lines):
+    """Return the commands of a block, without those that cannot run here."""
+    if not lines[0].startswith("$ "):
+        return "\n".join(line for line in lines if line and runs(line))
+    typed = [line[2:] for line in lines if line.startswith("> ")]
+    given = "".join(f"\n{line}" for line in ["<<'END'", *typed, "END"]) if typed else ""
+    return "\n".join(line[2:] + given.replace("\n", " ", 1) for line in lines if line.startswith("$ ") and runs(line))
+
+
+def runs(line):
+    return SYNOPSIS not in line and not any(re.search(pattern, line) for pattern in UNRUN)
+
+
+def is_dear(page):
+    return page.stem in DEAR or page.parent.name == "results"
+
+
+WITH_SCRIPTS = [page for page in PAGES if scripts(page)]
+
+
+@pytest.fixture(scope="module")
+def programs(tiny_model, tmp_path_factory):
+    """A folder for PATH in which `edgekv` answers with a tiny model."""
+    if sys.platform != "linux" or not hasattr(socket, "SOCK_SEQPACKET"):
+        pytest.skip("forks a process that has imported the command line")
+    with commands_in(tmp_path_factory.mktemp("programs"), tiny_model(**MODEL), OTHERS) as folder:
+        yield folder
+
+
+@pytest.fixture
+def here(tiny_model, tmp_path):
+    """A folder with the files that pages name."""
+    for name, text in (*((name, BOOK) for name in BOOKS), *((name, TEXT) for name in TEXTS)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    for name in MODELS:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).symlink_to(tiny_model(**MODEL))
+    for name in ("LICENSE", "docs/results", "examples/questions.jsonl"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        copy(ROOT / name, tmp_path / name)
+    (tmp_path / "questions.txt").write_text("/read examples/oz.txt\nWho is Dorothy?\n")
+    (tmp_path / "requests.jsonl").write_text(
+        '{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "It is", "max_tokens": 5}}\n'
+    )
+    (tmp_path / "book.pdf").write_bytes(pdf_of([["Dorothy inherits the house."]]))
+    write_docx(tmp_path / "report.docx", paragraph("Dorothy reports."))
+    write_epub(tmp_path / "novel.epub", ["<p>Dorothy went home.</p>"])
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.nightly if is_dear(page) else (), id=page.stem) for page in WITH_SCRIPTS],
+)
+def test_commands_run_as_they_stand(programs, here, page):
+    environment = os.environ | {"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(here), "EDGEKV_THREADS": "1"}
+    for text in scripts(page):
+        done = subprocess.run(
+            ["sh", "-ec", text],
+            cwd=here,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+        )
+        assert done.returncode == 0, f"{text}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
