@@ -1,17 +1,20 @@
 """Make the picture of the window in examples/desktop/README.md.
 
-    QT_QPA_PLATFORM=offscreen python scripts/picture_desktop.py [PNG]
+    QT_QPA_PLATFORM=offscreen python scripts/picture_desktop.py [PNG] [--dark] [--width POINTS]
+    xvfb-run python scripts/picture_desktop.py          # in a window of X11
 
 Needs the default model, the development dependencies and fonts.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from PySide6.QtGui import QColor, QPalette
 from PySide6.QtWidgets import QApplication
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,11 +30,19 @@ TALKS = (
 )
 
 
-def main(path: Path) -> None:
+def main() -> None:
     """Have two conversations, ask for the plan of a lower ceiling, and grab the window."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("path", type=Path, nargs="?", default=EXAMPLE / "window.png", metavar="PNG")
+    parser.add_argument("--dark", action="store_true")
+    parser.add_argument("--width", type=int, help="default: the window's own")
+    given = parser.parse_args()
     application = QApplication([])
+    if given.dark:
+        application.setPalette(QPalette(QColor("#2b2b2b")))  # its other colours follow from that of buttons
     with tempfile.TemporaryDirectory() as folder:
         window = Window(Model(), Path(folder), "208MiB")
+        window.resize(given.width or window.width(), window.height())
         window.show()
 
         def steps() -> Iterator[None]:
@@ -43,7 +54,7 @@ def main(path: Path) -> None:
                 yield
             window.ceiling.slider.setValue(13)
             yield
-            window.grab().save(str(path))
+            window.grab().save(str(given.path))
             window.close()
             application.quit()
 
@@ -54,4 +65,4 @@ def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else EXAMPLE / "window.png")
+    main()

@@ -56,7 +56,7 @@ class Ceiling(QGroupBox):
         self.show_peak(plan.peak_bytes, "planned")
         self._preview(f"In force: {in_words(plan)}", fits=False)
 
-    def show_peak(self, peak_bytes: int, what: str = "used at most") -> None:
+    def show_peak(self, peak_bytes: int, what: str = "at most") -> None:
         """The most that the model's process has held, or is planned to hold."""
         self.gauge.setValue(peak_bytes // MIB)
         self.gauge.setFormat(f"{size(peak_bytes)} of {size(self.plan.ceiling_bytes)} {what}")

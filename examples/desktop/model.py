@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -26,6 +27,7 @@ class Model(QObject):
 
     loaded = Signal(object)  # a ceiling is in force: its edgekv.Plan
     planned = Signal(object, object)  # what a ceiling would give: its bytes, and an edgekv.Plan or the reason why not
+    held = Signal(object)  # who holds the memory now: entries of edgekv.Runtime.ledger
     progressed = Signal(object)  # an edgekv.Progress, while a text is read
     said = Signal(str)  # a piece of the reply
     answered = Signal(object, object)  # the turn, which is saved, and its edgekv.Stats
@@ -42,7 +44,7 @@ class Model(QObject):
         self._conversation: Conversation | None = None  # the conversation of the session
         self._stopped = threading.Event()
         self._jobs = ThreadPoolExecutor(1)
-        self._plans = ThreadPoolExecutor(1)  # they need not wait for a reply
+        self._plans = ThreadPoolExecutor(1)  # they need not wait for a reply, and neither do looks
 
     @property
     def worker_pid(self) -> int | None:
@@ -65,6 +67,10 @@ class Model(QObject):
     def plan(self, memory: int) -> None:
         """Say what a ceiling would give. Nothing changes."""
         self._plans.submit(self._plan, memory)
+
+    def look(self) -> None:
+        """Say who holds the memory now."""
+        self._plans.submit(self._look)
 
     def close(self) -> None:
         """End the worker process, after what is saved now."""
@@ -122,6 +128,11 @@ class Model(QObject):
             self.planned.emit(memory, edgekv.plan(memory=memory, **self._options))
         except edgekv.EdgeKVError as error:
             self.planned.emit(memory, str(error))
+
+    def _look(self) -> None:
+        with suppress(edgekv.EdgeKVError):  # the worker has died, or its runtime was closed just now
+            if (runtime := self._runtime) is not None:
+                self.held.emit(runtime.ledger)
 
     def _go_on_with(self, conversation: Conversation) -> edgekv.Session:
         """The session of a conversation, in a worker process that lives."""

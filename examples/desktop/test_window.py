@@ -101,6 +101,18 @@ def test_what_was_said_outlives_the_window(qtbot, window, folder, ask):
     assert [path.name for path in sorted(again.shown.folder.iterdir())] == ["2.session", "turns.json"]
 
 
+def test_the_ledger_says_who_holds_the_memory(qtbot, window, ask):
+    assert ask(window, "What is the capital of France?")
+    with qtbot.waitSignal(window.model.held, timeout=LIMIT_MS):
+        window.model.look()
+    table = window.ledger.table
+    rows = [[table.topLevelItem(row).text(column) for column in range(3)] for row in range(table.topLevelItemCount())]
+    assert [owner for owner, *_ in rows if owner in ("Weights", "Cells")] == ["Weights", "Cells"]
+    assert all(0 < int(held) <= 256 for owner, held, _ in rows if owner in ("Weights", "Cells", "The program"))
+    assert "takes " in window.ledger.order.text()
+    assert window.ledger.order.text().endswith("cells.")
+
+
 def test_stop_keeps_what_was_said(qtbot, window, begin, ask):
     begin(window, LONG)
     qtbot.mouseClick(window.stop_button, Qt.MouseButton.LeftButton)

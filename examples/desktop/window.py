@@ -8,13 +8,16 @@ from pathlib import Path
 import conversations
 from ceiling import Ceiling
 from conversations import Conversation, Turn
+from ledger import Ledger
 from model import Model
 from PySide6 import QtWidgets
+from PySide6.QtCore import QTimer
 from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent, QFont, QTextCharFormat, QTextCursor
 
 import edgekv
 
 PLAIN = QTextCharFormat()
+LOOK_MS = 1000  # between two looks at who holds the memory
 
 
 class Window(QtWidgets.QMainWindow):
@@ -27,7 +30,7 @@ class Window(QtWidgets.QMainWindow):
     def __init__(self, model: Model, folder: Path, memory: int | str) -> None:
         """folder: of the conversations; memory: the ceiling to begin with"""
         super().__init__(windowTitle="Desktop chat", acceptDrops=True)
-        self.resize(960, 600)
+        self.resize(960, 680)
         self.model, self.folder = model, folder
         self.conversations = list(conversations.saved(folder)) or [conversations.new(folder)]
         self.shown = self.conversations[0]
@@ -40,7 +43,8 @@ class Window(QtWidgets.QMainWindow):
 
     def _build(self) -> None:
         self.list, self.new_button = QtWidgets.QListWidget(), QtWidgets.QPushButton("New conversation")
-        self.ceiling = Ceiling()
+        self.ceiling, self.ledger = Ceiling(), Ledger()
+        self.looks = QTimer(self, interval=LOOK_MS)
         self.text, self.input = QtWidgets.QTextEdit(readOnly=True), QtWidgets.QLineEdit()
         self.reading = QtWidgets.QProgressBar(visible=False, format="Reading: %v of %m tokens")
         self.attached = QtWidgets.QLabel(visible=False)
@@ -52,7 +56,10 @@ class Window(QtWidgets.QMainWindow):
         for widget in (self.attach_button, self.input, self.send_button, self.stop_button):
             line.addWidget(widget)
         splitter = QtWidgets.QSplitter()
-        for widgets in ((self.new_button, self.list, self.ceiling), (self.text, self.reading, self.attached)):
+        for widgets in (
+            (self.new_button, self.list, self.ceiling, self.ledger),
+            (self.text, self.reading, self.attached),
+        ):
             side = QtWidgets.QWidget()
             column = QtWidgets.QVBoxLayout(side)
             for widget in widgets:
@@ -73,6 +80,8 @@ class Window(QtWidgets.QMainWindow):
         self.ceiling.chosen.connect(self._load)
         self.model.loaded.connect(self._loaded)
         self.model.planned.connect(self.ceiling.show_plan)
+        self.model.held.connect(self.ledger.show_entries)
+        self.looks.timeout.connect(self.model.look)
         self.model.progressed.connect(self._progressed)
         self.model.said.connect(self._said)
         self.model.answered.connect(self._answered)
@@ -118,6 +127,7 @@ class Window(QtWidgets.QMainWindow):
 
     def closeEvent(self, event: QCloseEvent) -> None:  # noqa: N802
         """End the model's process too. A reply that is under way is kept as far as it has come."""
+        self.looks.stop()
         self.model.close()
         event.accept()
 
@@ -129,6 +139,7 @@ class Window(QtWidgets.QMainWindow):
 
     def _loaded(self, plan: edgekv.Plan) -> None:
         self.ceiling.show_loaded(plan)
+        self.looks.start()
         self._set_busy("")
 
     def _progressed(self, progress: edgekv.Progress) -> None:

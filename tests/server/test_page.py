@@ -165,6 +165,10 @@ def test_a_text_is_dropped_asked_about_and_gone_on_with(browser, address, gate):
         assert 0 < int(gauge.get_attribute("aria-valuenow")) < int(gauge.get_attribute("aria-valuemax")) == 4 << 30
         held, ceiling = (page.locator(part).bounding_box() for part in ("#gauge .held", "#gauge .ceiling"))
         assert held["x"] + held["width"] < ceiling["x"]
+        names, held = (page.locator(f"#owners {cell}").all_text_contents() for cell in ("th", "td:nth-child(2)"))
+        assert {"Weights", "Cells", "The program"} <= set(names)
+        assert sum(map(float, held)) == pytest.approx(int(gauge.get_attribute("aria-valuenow")) / 2**20, abs=0.5)
+        assert page.locator("#order").text_content().endswith("cells. All else stays.")
 
         page.get_by_role("button", name="Show what is kept").click()
         text = page.get_by_role("region", name="The conversation in shades").locator("section").first.locator("p")

@@ -53,11 +53,12 @@ export async function properties() {
   return (await request("props")).json();
 }
 
-/** Bytes that the server holds, that it held at most, and the ceiling. */
+/** What the owners of memory hold, the bytes that were held at most, and the ceiling. */
 export async function memory() {
-  const metrics = await (await request("metrics")).text();
-  const value = (name) => Number(new RegExp(`^edgekv_${name}_bytes (\\S+)`, "m").exec(metrics)?.[1]);
-  return { held: value("resident"), peak: value("peak"), ceiling: value("ceiling") };
+  const [metrics, memory] = await Promise.all([request("metrics"), request("memory")]);
+  const peak = Number(/^edgekv_peak_bytes (\S+)/m.exec(await metrics.text())?.[1]);
+  const { ceiling_bytes: ceiling, ledger } = await memory.json();
+  return { ledger, peak, ceiling };
 }
 
 /** The text of a document, as the server reads it: { text, notes }. */

@@ -3,6 +3,7 @@
 import * as api from "./api.js";
 import { asked, button, byId, count, element, plural, size } from "./dom.js";
 import * as files from "./files.js";
+import { showLedger } from "./ledger.js";
 import * as memory from "./memory.js";
 import { messageElement, sizeOf } from "./messages.js";
 import { bodyOf, questionsOf } from "./prompt.js";
@@ -237,7 +238,7 @@ function take(conversation, said, run, { read, total, text, thought, reason, usa
     peak = Math.max(peak, figures.peak_bytes);
     if (conversation === current) {
       memory.showFigures(figures);
-      showMemory({ held: null, ceiling: figures.ceiling_bytes });
+      look().catch(() => {}); // the peak is told with the reply
     }
   }
   if (kept) {
@@ -402,8 +403,8 @@ async function look() {
   }
   const found = await api.memory();
   peak = Math.max(peak, found.peak);
-  // of an isolated model this is another process, which tells its peak after each reply
-  showMemory({ held: server.isolated ? null : found.held, ceiling: found.ceiling });
+  memory.showMemory({ ...found, peak });
+  showLedger(found.ledger, found.ceiling);
 }
 
 /** Shows the conversations that the server keeps, now and whenever this tab is looked at again. */
@@ -414,10 +415,6 @@ async function meet() {
   document.addEventListener("visibilitychange", () => {
     if (document.visibilityState === "visible") store.keepThere().catch((error) => notify(error.message));
   });
-}
-
-function showMemory(found) {
-  memory.showMemory({ ...found, peak, cells: server?.parts.kv ?? 0 });
 }
 
 // ---- at the beginning ----
@@ -490,6 +487,7 @@ store.watch((id, changed) => {
 });
 
 select(conversations.find((conversation) => conversation.id === shownBefore) ?? conversations[0] ?? add(store.created()));
+byId("ledger").open = matchMedia("(width > 60rem)").matches;
 if (!matchMedia("(pointer: coarse)").matches) byId("message").focus(); // a keyboard on the screen would hide the page
 look().catch(async (error) => {
   if (error.wantsKey && (await askForKey())) look().catch((again) => notify(again.message));

@@ -7,10 +7,11 @@ export const LEVELS = [0, 1, 2, 3, 4, ARCHIVED]; // as `edgekv inspect` has them
 
 const NAMES = ["no head", ...[25, 50, 75, 100].map((share) => `up to ${share} % of the heads`), "no head, but archived"];
 
-/** Memory in bytes: what is held (null where it is not known), the peak, the ceiling, and what cells take of it. */
-export function showMemory({ held, peak, ceiling, cells }) {
+/** Memory in bytes: the ledger's entries (none = the model's process has died), the peak, and the ceiling. */
+export function showMemory({ ledger, peak, ceiling }) {
   const gauge = byId("gauge");
-  const shown = held ?? peak;
+  const shown = ledger.reduce((total, { held_bytes }) => total + held_bytes, 0) || peak;
+  const cells = ledger.find(({ owner }) => owner === "kv")?.held_bytes ?? 0;
   const most = Math.max(shown, peak);
   const across = (bytes) => Math.min(110, (100 * bytes) / ceiling); // the ceiling's line is at 100
   const text = `${mebibytes(shown)} of ${mebibytes(ceiling)} MiB`;
@@ -22,8 +23,7 @@ export function showMemory({ held, peak, ceiling, cells }) {
   gauge.querySelector(".cells").setAttribute("x", across(own));
   gauge.querySelector(".cells").setAttribute("width", across(shown) - across(own));
   gauge.querySelector(".peak").setAttribute("d", `M${across(most)} 0v10`);
-  const further = `, at most ${mebibytes(most)} so far; ${mebibytes(Math.min(cells, shown))} of them are cells for conversations`;
-  byId("held").replaceChildren(text, element("span", {}, further));
+  byId("held").replaceChildren(text, element("span", {}, `, at most ${mebibytes(most)} so far`));
 }
 
 /** What a conversation came to, in tokens; null = nothing yet */
