@@ -143,15 +143,15 @@ def small_answers(model):
     from edgekv.generation.request import GenerationRequest
     from edgekv.server import serving
 
-    in_process, listening, most = grid.in_process, serving.listening, GenerationRequest.most_tokens.fget
+    measured, listening, most = grid.run, serving.listening, GenerationRequest.most_tokens.fget
 
-    def smallest(cases, **how):
-        return in_process(sorted(cases, key=lambda case: case.length)[:1], **how)
+    def smallest(cases, results, how):
+        return measured(sorted(cases, key=lambda case: case.length)[:1], results, how)
 
     with (
         mock.patch("edgekv.models.catalog._known_file", return_value=model),
         mock.patch.object(GenerationRequest, "most_tokens", property(lambda it: min(N_TOKENS, most(it)))),
-        mock.patch.object(grid, "in_process", smallest),
+        mock.patch.object(grid, "run", smallest),
         mock.patch.object(serving, "listening", lambda host, _: listening(host, 0)),
     ):
         yield

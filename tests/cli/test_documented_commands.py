@@ -31,7 +31,7 @@ SYNOPSIS = " [--"  # a line that lists options is no command
 
 # commands that are parsed alone, and why
 UNRUN = {
-    r"edgekv bench|python (-m )?bench|python tests/stress|pytest|eval.* --memory": "takes minutes",
+    r"edgekv bench|python (-m )?bench|python tests/stress|pytest|eval.* --(memory|workers)": "takes minutes",
     r"edgekv pull|edgekv models --suggest|hf:|uv (venv|pip)": "a download; tests/hub has a hub of its own",
     r"--cluster": "a cluster; tests/batch/test_workers.py makes one",
     r"--rpc \d": "other machines; tests/runtime/test_rpc_split.py plays them",
@@ -155,6 +155,8 @@ def here(tiny_model, tmp_path):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         (tmp_path / name).parent.mkdir(exist_ok=True)
         copy(ROOT / name, tmp_path / name)
+    shutil.copy(ROOT / "examples" / "questions.jsonl", tmp_path)
+    (tmp_path / "models" / "known_shares").mkdir(parents=True)
     (tmp_path / "questions.txt").write_text("/read examples/oz.txt\nWho is Dorothy?\n")
     (tmp_path / "requests.jsonl").write_text(
         '{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "It is", "max_tokens": 5}}\n'
