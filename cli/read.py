@@ -18,6 +18,7 @@ from edgekv.memory.sizes import format_size
 from edgekv.prompt.named_files import File, contents_of
 from edgekv.prompt.spool import spooled
 from edgekv.prompt.text import PARAGRAPH, read_text
+from edgekv.store.kept_folder import check_unused, is_kept, remove_session
 from edgekv.store.ownership import Ownership
 from edgekv.store.session_names import path_of, save_as, writable_path_of
 from edgekv.store.snapshot_file import sizes_of
@@ -60,17 +61,20 @@ def read(
         raise edgekv.SessionFileError(f"{save!r} was saved before; give another --save, or replace it with --force")
     for replaced in (path, partial):
         owned.note(replaced)
+        if force and is_kept(replaced):
+            check_unused(replaced)
     with ExitStack() as stack:
         files = stack.enter_context(text_files(file))
         if measure_heads:
             measure_at_first_use(runtime)
         rt = stack.enter_context(opened(runtime))
         if partial.exists() and not force:
-            session = stack.enter_context(rt.load_session(partial))
+            session = stack.enter_context(rt.load_session(partial, keep=is_kept(partial)))
             files = stack.enter_context(_rest_of(session, files, save, system))
         else:
             session = stack.enter_context(_new_session(rt, system))
         _check_disk(path.parent, rt.plan, files, session.n_cells)
+        _keep_as_it_is_read(session, rt, partial, force=force)
         n_before = session.n_past
         # one question may have several parts itself
         focus = question[0] if question and len(question) == 1 else question or None
@@ -84,10 +88,12 @@ def read(
         if session.stats.finish_reason == "cancelled":
             _keep_part(session, save, owned)
             raise typer.Exit(INTERRUPTED)
+        if force and is_kept(path):
+            remove_session(path)
         name = save_as(session.save, save, owned)
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
         print_footer(session.stats, rt.plan)
+    with suppress(OSError, edgekv.SessionFileError):
+        remove_session(partial)
     if name != save:
         say(f"{save} was saved by another process meanwhile, and stays as it is", style="")
     say(f"saved as {name}, {sizes_of(path_of(name))}")
@@ -97,7 +103,7 @@ def _check_disk(folder: Path, plan: edgekv.Plan, files: Sequence[File], n_filled
     """Raise SessionFileError if a disk has no room for the session, before hours go into reading.
 
     A token takes 4 bytes of the log, and stands for about as many of a text; so a short text fills few of the cells.
-    Archived rows lie in a temporary file, and are written to that of the session.
+    Archived rows lie in a file of their own while the text is read, and are copied to that of the session.
 
     n_filled: cells of a head that are filled already
     """
@@ -123,6 +129,19 @@ def _new_session(runtime: edgekv.Runtime, system: str | None) -> edgekv.Session:
         return runtime.session(system)
 
 
+def _keep_as_it_is_read(session: edgekv.Session, runtime: edgekv.Runtime, partial: Path, *, force: bool) -> None:
+    """Have a session kept in a folder from now on, so a kill loses its newest block at most.
+
+    A runtime or a disk that cannot keep it reads all the same.
+    """
+    if session.kept_in is not None or not runtime.keeps_sessions:
+        return
+    with suppress(OSError, edgekv.SessionError, edgekv.SessionFileError):
+        if force and partial.exists():
+            remove_session(partial)
+        session.keep(partial)
+
+
 def _read(session: edgekv.Session, files: Sequence[File], focus: str | list[str] | None, *, goes_on: bool) -> None:
     """Read files; Ctrl-C ends that at the next block."""
     before = signal.signal(signal.SIGINT, lambda *_: session.cancel())
@@ -141,9 +160,10 @@ def _keep_part(session: edgekv.Session, name: str, owned: Ownership) -> None:
         say("stopped; nothing is kept, because the folder for temporary files (TMPDIR) takes no log", style="")
         return
     if not has_text:
+        session.rewind(0)  # an empty session leaves no folder
         say("stopped before anything of the text was read; nothing is kept", style="")
         return
-    kept = save_as(session.save, name + PARTIAL, owned)
+    kept = name + PARTIAL if session.kept_in is not None else save_as(session.save, name + PARTIAL, owned)
     goes_on = "; the same command goes on from there" if kept == name + PARTIAL else ""
     say(f"stopped; {counted(session.n_past, 'token')} read, saved as {kept}{goes_on}", style="")
 
@@ -159,6 +179,9 @@ def _rest_of(session: edgekv.Session, files: Sequence[File], name: str, system: 
             f"{name + PARTIAL!r} was read with another system message; give that one, or begin anew with --force"
         )
     turns = [turn for turn in session.turns() if turn.role == "user"]
+    if not turns:  # it was killed before anything of the text was read
+        yield [*files]
+        return
     try:
         if len(turns) != 1:
             raise _OtherTextError

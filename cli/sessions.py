@@ -17,7 +17,7 @@ import edgekv
 from edgekv.memory.sizes import format_size
 from edgekv.models import find_model, known_models, read_header
 from edgekv.models.header import header_digest
-from edgekv.store.kept_folder import JOURNAL, bytes_of, described, is_kept, remove_kept
+from edgekv.store.kept_folder import JOURNAL, bytes_of, described, is_kept, remove_session
 from edgekv.store.ownership import Ownership
 from edgekv.store.session_names import existing_path_of, path_of, rename, saved_names
 from edgekv.store.snapshot_file import open_snapshot_file
@@ -105,7 +105,7 @@ def rm(
     """Remove saved sessions."""
     for path in [existing_path_of(name) for name in names]:
         try:
-            remove_kept(path) if is_kept(path) else path.unlink()
+            remove_session(path)
         except OSError as error:
             raise edgekv.SessionFileError(
                 f"{str(path)!r} cannot be removed: {error.strerror}; check the permissions of its folder"

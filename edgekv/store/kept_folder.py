@@ -131,6 +131,14 @@ def remove_kept(path: Path) -> None:
     shutil.rmtree(path)
 
 
+def remove_session(path: Path) -> None:
+    """Remove a session, a file or a folder. Raises SessionFileError if another process has it open, and OSError."""
+    if is_kept(path):
+        remove_kept(path)
+    else:
+        path.unlink()
+
+
 def remove_unfinished(folder: Path) -> None:
     """Remove what killed processes left of sessions that they began, or removed."""
     for path in folder.glob("*.session"):

@@ -141,7 +141,7 @@ def free_name(name: str) -> str:
 def holds_only_text(path: Path) -> bool:
     """Return True if a session holds texts, and no question about them. Raises SessionFileError."""
     if is_kept(path):
-        return False  # `read` saves whole files
+        return False  # `read` saves whole files, but for what it has read in part
     with open_snapshot_file(path, checked=False) as file:
         return file.header.values.get("turns") == "open"
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from unittest import mock
 
@@ -24,8 +25,9 @@ from edgekv.cli.chat.lines import Typed
 from edgekv.cli.chat.plain import PlainReply
 from edgekv.cli.chat.terminal_ui import TerminalUI
 from edgekv.generation.request import INSTRUCTION
+from edgekv.store.kept_folder import is_kept, open_journal
 from edgekv.store.ownership import Ownership
-from edgekv.store.session_names import path_of, save_as, saved_names
+from edgekv.store.session_names import path_of, save_as, saved_names, sessions_folder
 
 # typer imports what click calls deprecated
 pytestmark = pytest.mark.filterwarnings("ignore:'click:DeprecationWarning")
@@ -291,6 +293,46 @@ def test_a_reading_that_is_stopped_goes_on(model, book, text_file, archive):
     report = json.loads(asked.stdout)
     is_archived = archive != "off"
     assert (report["forgotten_tokens"] == 0, report["recalls"] > 0) == (is_archived, is_archived)
+
+
+@pytest.mark.parametrize(("n_tokens", "system"), [(64, []), (32, ["--system", words(8)])], ids=["text", "opening"])
+def test_a_reading_that_is_killed_goes_on(model, book, monkeypatch, tmp_path, n_tokens, system):
+    options = [*SMALL, "--budget", "128", "--archive", "8MiB"]
+    line = ["read", "-m", model, *options, "--save", "book", "-f", book, *system]
+    killed = tmp_path / "killed"
+
+    @contextmanager
+    def bar():
+        yield lambda it: it.tokens_done == n_tokens and shutil.copytree(sessions_folder(), killed / "edgekv/sessions")
+
+    with mock.patch("edgekv.cli.read.reading_bar", bar):
+        assert run(*line).returncode == 0
+    assert saved_names() == ["book"]
+    monkeypatch.setenv("XDG_DATA_HOME", str(killed))
+    assert saved_names() == ["book.partial"]
+    rest = run(*line)
+    assert (rest.returncode, f"{n_tokens} tokens read; going on" in rest.stderr) == (0, not system), rest.stderr
+    assert saved_names() == ["book"]
+    with (
+        edgekv.Runtime(model, memory="4GiB", budget=128, block=32, threads=1, archive="8MiB") as rt,
+        rt.load_session(path_of("book")) as session,
+    ):
+        (turn,) = (turn for turn in session.turns() if turn.role == "user")
+        assert "".join(session.text(turn)) == words(200)
+        assert session.n_recallable == session.n_past - session.n_cells > 0
+
+
+def test_a_text_takes_the_place_of_a_kept_chat_if_it_is_told_to(model, book):
+    line = ["read", "-m", model, *SMALL, "--save", "mine", "-f", book]
+    chat(model, "Hello\n", "--session", "mine", "--archive", "8MiB")
+    assert is_kept(path_of("mine"))
+    with closing(open_journal(path_of("mine"), "append")), mock.patch("edgekv.Session.read") as read:
+        refused = run(*line, "--force")
+        assert (refused.returncode, "is open elsewhere" in refused.stderr, read.called) == (2, True, False)
+    assert run(*line).returncode == 2
+    assert is_kept(path_of("mine"))
+    assert run(*line, "--force").returncode == 0
+    assert path_of("mine").is_file()
 
 
 def test_a_reading_of_several_files_goes_on(model, book, text_file):
