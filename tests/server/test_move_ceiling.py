@@ -93,7 +93,7 @@ def test_it_takes_a_key(guarded, open_server):
 
 @pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])
 def test_a_runtime_that_is_opened_again_has_the_ceiling(open_server, isolated):
-    """Each process measures itself anew, by some 200 KiB differently; half of the cells are 750 KiB."""
+    """Two workers measure themselves, and differ by some pages, each of which is four cells here."""
     with open_server(api_keys=("key",), options={"isolated": isolated, "budget": 1500}) as application:
         pool = application.state.pool
         opened = pool.runtime.plan
