@@ -315,12 +315,7 @@ class Options:
     def _archive_obstacle(self) -> str:
         """Return the option beside which an archived token has no place, and why; "" = there is none."""
         policy = self.parsed_policy
-        obstacles = [
-            ("gpu_layers", self.gpu_layers or None, "keeps cells on a device"),
-            ("rpc", self.rpc, "keeps cells on a server"),
-            ("policy", policy.spec if policy.base.replays else None, "scores a token once, when its block is read"),
-        ]
-        return next((f"{name}={value}, which {why}" for name, value, why in obstacles if value is not None), "")
+        return f"policy={policy.spec}, which scores a token once, when its block is read" if policy.base.replays else ""
 
     def n_streamed(self, n_layers: int) -> int:
         """Return how many of a model's layers are read from the file whenever their turn comes."""

@@ -53,10 +53,10 @@ case $part in
         export EDGEKV_LIB_PATH=$build NVIDIA_TF32_OVERRIDE=0 # products of float32 in float32, as the tests' bounds have it
         "$python" -m edgekv devices
 
-        # what is right: logits; kept sets; ragged heads; turned keys; graphs over rows, probes; snapshots; recurrent states
+        # what is right: logits; kept sets; ragged heads; turned keys; graphs over rows, probes; snapshots; recurrent states; archives
         within 330 "$python" -m pytest -q --tb=line -rf --device cuda \
             tests/runtime/test_{exactness,ragged,reposition}.py tests/kinds/test_exact.py \
-            tests/runtime/test_{kept_sets,row_graphs,snapshot,lent_device}.py
+            tests/runtime/test_{kept_sets,row_graphs,snapshot,lent_device,archive}.py
         [ $# -ge 3 ] || exit "$failed"
         unset NVIDIA_TF32_OVERRIDE
         within 150 "$python" bench/gpu.py --book "$3" --pairs 2

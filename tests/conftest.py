@@ -81,6 +81,7 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "two_processes: compares what a model says in two, of which one has no device")
+    config.addinivalue_line("markers", "no_device: has means or several slots, which need cells in the host's memory")
     if config.getoption("--device") not in ("host", "rpc"):
         from lent_device import check_backend
 
@@ -91,10 +92,13 @@ def pytest_collection_modifyitems(config, items):
     if config.getoption("--device") == "host":
         return
     skip = pytest.mark.skip(reason="the model of another process lies in the host's memory, not on the device")
+    refused = pytest.mark.skip(reason="a device has neither means nor several slots")
     for item in items:
         isolated = "isolated" in getattr(getattr(item, "callspec", None), "id", "").split("-")
         if isolated or item.get_closest_marker("two_processes"):
             item.add_marker(skip)
+        if item.get_closest_marker("no_device"):
+            item.add_marker(refused)
 
 
 def pytest_collection_finish(session):

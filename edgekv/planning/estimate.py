@@ -32,7 +32,7 @@ from .native_request import NativeRequest
 from .plan import Parts, Plan
 
 GPU_KERNEL_BYTES = 40 << 20  # host memory; a driver loads its kernels when they are first used
-SERVING_BYTES = 4 << 20  # a server's, beside workspace: one message, the graph as received and as built
+SERVING_BYTES = 6 << 20  # a server's, beside workspace: one message, the graph as received and as built
 
 
 class Measured(NamedTuple):

@@ -151,11 +151,13 @@ struct edgekv_recall {
 // keys of each head, with the recalled ones, are turned to adjacent RoPE positions in order, and all heads end at the same one. Each key
 // is turned from its archived row if there is one, so that roundings do not add up; in a cache with means, from its cell.
 //   n_cells of the result : as asked for, or fewer: the free cells, or what the head that lacks most archived tokens does. In a cache whose
-//                           heads share no cells and are too long for edgekv's own attention: what the head does that lacks the fewest
+//                           heads share no cells and are too long for edgekv's own attention, or lie on a device: what the head does that
+//                           lacks the fewest
 //   EDGEKV_STATUS_INVALID_STATE  there was no probe; or tokens were fed that are not archived yet, though there is room for them
 //   EDGEKV_STATUS_ARCHIVE        the file cannot be read or is not what was written; the cells are as before, or those of an earlier
 //                                recall are given up
 //   EDGEKV_STATUS_NOT_FINITE     a logit is NaN or infinite; the cells are as before
+//   EDGEKV_STATUS_INTERNAL       a device failed; the cells are as with EDGEKV_STATUS_ARCHIVE, or if keys were being turned there are none
 EDGEKV_API enum edgekv_status edgekv_cache_recall(
                 struct edgekv_cache * cache,
         const struct edgekv_archive * archive,

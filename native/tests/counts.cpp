@@ -2,8 +2,10 @@
 // a kernel, or to wait, however little it computes.
 #include "cache_fixture.h"
 #include "counting_backend.h"
+#include "edgekv_archive.h"
 #include "llama-context.h"
 
+#include <cstdio>
 #include <functional>
 #include <string>
 
@@ -12,6 +14,7 @@ namespace {
 constexpr uint32_t budget = 512;
 constexpr uint32_t block  = 128;
 constexpr uint32_t n_rows = 32; // of queries that score, which a question has in each part
+constexpr uint32_t n_recalled = 64; // cells of a head
 constexpr char     largest_attention[] = "snapkv(window=32, aggregate=max)";
 
 // The most that something may cost; UINT32_MAX = whatever it takes.
@@ -41,13 +44,15 @@ edgekv_policy policy_named(const std::string & name) {
     return policy;
 }
 
-// A cache on the device for one policy, with room for a budget and a block. divided: heads may keep what they are given
+// A cache on the device for one policy, with room for a budget and a block. divided: heads may keep what they are given; turned: keys
+// are turned at evictions
 struct Counted {
-    Counted(const Model & model, const edgekv_policy & policy, bool divided, bool probed) :
-        policy(policy), context(model, "f16", 1, layout_for(budget, block, 2 * n_rows, divided ? EDGEKV_RAGGED_HEADS : 0, 4096), block) {
+    Counted(const Model & model, const edgekv_policy & policy, bool divided, bool probed, bool turned = false) :
+        policy(policy), turned(turned), context(model, "f16", 1, layout_for(budget, block, 2 * n_rows, divided ? EDGEKV_RAGGED_HEADS : 0, 4096), block) {
         edgekv_cache_params needs = edgekv_cache_params_default();
         needs.ragged              = divided ? EDGEKV_RAGGED_HEADS : 0;
         needs.n_probe_rows        = probed ? 2 * n_rows : 0;
+        needs.repositions         = turned;
         CHECK(edgekv_cache_params_for(&policy, block, probed, &needs, nullptr, 0) == EDGEKV_STATUS_OK);
         cache = open_cache(context, needs);
         for (uint32_t h = 0; divided && h < cache->shape.n_head_total; ++h) { // every head another number than its neighbours
@@ -66,7 +71,7 @@ struct Counted {
 
     void evict(bool probed) {
         const edgekv_protection        protection = { sizeof(edgekv_protection), 4, 8, nullptr, 0 };
-        const edgekv_compaction_params params     = { sizeof(params), &policy, &protection, budget, probed, 0, budgets.empty() ? nullptr : budgets.data(), 0,
+        const edgekv_compaction_params params     = { sizeof(params), &policy, &protection, budget, probed, 0, budgets.empty() ? nullptr : budgets.data(), turned,
                                                       nullptr };
         edgekv_compaction              result;
         CHECK(edgekv_cache_compact(cache.get(), &params, &result, nullptr, 0) == EDGEKV_STATUS_OK);
@@ -74,6 +79,7 @@ struct Counted {
     }
 
     edgekv_policy         policy;
+    bool                  turned;
     Context               context;
     Cache                 cache;
     std::vector<uint32_t> budgets;
@@ -97,6 +103,43 @@ void test_question(const Model & model, const Limits & limits) {
     const uint32_t                 ends[] = { n_rows, 2 * n_rows };
     CHECK(edgekv_cache_probe(counted.cache.get(), question.data(), question.size(), ends, 2, nullptr, 0) == EDGEKV_STATUS_OK);
     check_counts("question of two parts", limits, [&] { counted.evict(true); });
+}
+
+// What an archive copies of a block, and brings back to all heads.
+void test_archive(const Model & model, bool divided, bool turned, const Limits & recalled) {
+    const std::string of = std::string(divided ? ", divided" : "") + (turned ? ", turned" : "");
+    const Limits      of_a_block = { 2, 3, 2, 2 };
+    Counted          counted(model, policy_named("keydiff"), divided, true, turned);
+    std::FILE *      file    = std::tmpfile();
+    edgekv_archive * archive = nullptr;
+    CHECK(edgekv_archive_open(counted.cache.get(), fileno(file), 0, UINT64_MAX, &archive, nullptr, 0) == EDGEKV_STATUS_OK);
+    const auto append = [&] { CHECK(edgekv_archive_append(archive, counted.cache.get(), nullptr, 0) == EDGEKV_STATUS_OK); };
+    for (int i = 0; i < 2; ++i) {
+        while (edgekv_cache_n_free(counted.cache.get()) >= block) {
+            CHECK(feed(counted.cache, block) == EDGEKV_STATUS_OK);
+            append();
+        }
+        counted.evict(false);
+    }
+    CHECK(feed(counted.cache, block) == EDGEKV_STATUS_OK);
+    check_counts(("block archived" + of).c_str(), of_a_block, append);
+    counted.evict(false);
+
+    const std::vector<llama_token> question(n_rows, 17);
+    CHECK(edgekv_cache_probe(counted.cache.get(), question.data(), question.size(), nullptr, 0, nullptr, 0) == EDGEKV_STATUS_OK);
+    const edgekv_recall_params params = { sizeof(params), n_recalled, 0, 20, 10 };
+    edgekv_recall              result = {};
+    check_counts(("recall of 64 cells" + of).c_str(), recalled, [&] {
+        CHECK(edgekv_cache_recall(counted.cache.get(), archive, &params, &result, nullptr, 0) == EDGEKV_STATUS_OK);
+    });
+    CHECK(result.n_cells == n_recalled);
+
+    CHECK(edgekv_cache_clear(counted.cache.get(), nullptr, 0) == EDGEKV_STATUS_OK);
+    check_counts(("block read from the archive" + of).c_str(), of_a_block, [&] {
+        CHECK(edgekv_cache_refill(counted.cache.get(), archive, block, nullptr, 0) == EDGEKV_STATUS_OK);
+    });
+    edgekv_archive_free(archive);
+    std::fclose(file);
 }
 
 void test_token(const Model & model, const char * what, bool divided, const Limits & limits) {
@@ -145,6 +188,10 @@ int main(int argc, char ** argv) {
         test_eviction(model, "snapkv+critical", false, { 25, 27, 15, 2 });
         test_eviction(model, "expected(window=32, future=8)", false, { any, any, any, 120 });
         test_question(model, { 25, 27, 15, 2 });
+        for (const bool divided : { false, true }) {
+            test_archive(model, divided, false, { 1, 2, 1, 30 });
+            test_archive(model, divided, true, { 8, 9, 8, 30 });
+        }
     }
     std::puts(n_failed == 0 ? "OK" : "FAILED");
     return n_failed == 0 ? 0 : 1;

@@ -11,6 +11,7 @@ from evicting import HEADS, OF_EACH_STATE, RUN, architecture_of, by_layer, heads
 from exactness import error
 from own_cache import own_cache
 from recorded import recorded_runtime
+from test_exact import short_batches
 
 import edgekv
 from edgekv.binding.row_archive import RowArchive
@@ -45,7 +46,8 @@ def test_a_recall_of_everything_gives_the_logits_of_a_full_cache(family_model, n
         cache.probe(question)
         assert archive.recall(cache, 1000, before=20, after=10).n_cells == 64
         cache.feed(question, want_logits=True)
-        np.testing.assert_allclose(rt.context.logits_array(), full, rtol=0, atol=5e-3 * full.std())
+        bound = 5e-3 if rt.plan.device_bytes == 0 else short_batches(name)
+        np.testing.assert_allclose(rt.context.logits_array(), full, rtol=0, atol=bound * full.std())
         archive.close()
 
 
@@ -109,7 +111,7 @@ def test_sessions_of_every_kind_come_back_from_the_disk_and_fork(family_model, n
         assert fork.stats.recalled_cells == session.stats.recalled_cells
 
 
-@pytest.mark.parametrize("policy", ["keydiff", "keydiff+merge"])
+@pytest.mark.parametrize("policy", ["keydiff", pytest.param("keydiff+merge", marks=pytest.mark.no_device)])
 @pytest.mark.parametrize("name", OF_EACH_STATE)
 def test_sessions_of_every_kind_recall(family_model, name, policy):
     """A model without cells archives and recalls nothing."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 ARCHIVED = {"policy": "keydiff", "archive": "64MiB", "reposition": "never", "allow_beyond_trained": True}
 KINDS = {
     "plain": {},
@@ -11,3 +13,12 @@ KINDS = {
     "means": {"policy": "keydiff+ada+merge"},
     "slots": {"parallel": 2},
 }
+
+
+def each_kind(kinds, names=False):
+    """Parameters of a test with all kinds, by name: their options, or with `names` the names themselves."""
+
+    def marks(options):
+        return pytest.mark.no_device if "+merge" in options.get("policy", "") or "parallel" in options else ()
+
+    return [pytest.param(name if names else it, id=name, marks=marks(it)) for name, it in kinds.items()]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from cache_arrays import output_projections, read_rows
 from reference_quant import rotate
+from test_exactness import IN_F16
 
 from edgekv.binding.cache import Cache
 from edgekv.binding.row_archive import RowArchive
@@ -152,7 +153,8 @@ def test_a_recall_of_everything_gives_the_logits_of_a_full_cache(open_archived, 
         cache.probe(question)
         assert archive.recall(cache, 1000, **SPAN).n_cells == 64
         cache.feed(question, want_logits=True)
-        np.testing.assert_allclose(rt.context.logits_array(), full, atol=2e-3 * full.std())
+        bound = 2e-3 if rt.plan.device_bytes == 0 else IN_F16  # ggml sums the values of so few tokens there in f16
+        np.testing.assert_allclose(rt.context.logits_array(), full, atol=bound * full.std())
         archive.close()
 
 
@@ -446,5 +448,6 @@ def test_recalled_cells_get_their_norms_at_the_next_eviction(open_archived, file
 def test_the_plan_counts_what_archive_and_recall_hold(open_archived):
     with open_archived() as plain, open_archived(archive="1MiB", focus_policy=None) as archiving:
         held = archiving.plan.parts.bookkeeping - plain.plan.parts.bookkeeping
-        assert 30_000 < held < 2 << 20
+        copies = 0 if archiving.plan.device_bytes == 0 else 5 << 20  # of rows, on their way
+        assert 30_000 < held < (2 << 20) + copies
         assert isinstance(archiving.block_loop.cache, Cache)

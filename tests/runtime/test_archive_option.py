@@ -23,9 +23,8 @@ FREE = 1 << 34  # bytes of a disk
 OBSTACLES = [
     ({"policy": "replay"}, "policy=replay, which scores a token once, when its block is read"),
     ({"policy": "replay+ada+merge"}, r"policy=replay\+ada.*\+merge, which scores a token once"),
-    ({"gpu_layers": 1}, "gpu_layers=1, which keeps cells on a device"),
-    ({"rpc": "localhost:50052", "isolated": True}, "rpc=localhost:50052, which keeps cells on a server"),
 ]
+WITH_DEVICES = [{"gpu_layers": 1}, {"rpc": "localhost:50052", "isolated": True}]
 
 
 @pytest.fixture
@@ -46,6 +45,13 @@ def test_auto_is_off_beside_what_it_does_not_go_with(options, message):
     assert not found.archives
     assert (found.probe_cells, found.may_merge) == (off.probe_cells, off.may_merge)
     assert found.archive_obstacle
+
+
+@pytest.mark.parametrize("options", WITH_DEVICES, ids=str)
+@pytest.mark.parametrize("archive", ["auto", "1MiB"])
+def test_rows_on_a_device_are_archived_as_well(archive, options):
+    found = Options(archive=archive, **options)
+    assert (found.archives, found.archive_obstacle) == (True, "")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import os
 
 import numpy as np
 import pytest
-from archived_kinds import ARCHIVED, KINDS
+from archived_kinds import ARCHIVED, KINDS, each_kind
 from small import SETTINGS, words
 
 import edgekv
@@ -90,7 +90,7 @@ def tokens_of(runtime, n):
     return runtime.tokenize(words(n))
 
 
-@pytest.mark.parametrize("options", REWOUND.values(), ids=REWOUND.keys())
+@pytest.mark.parametrize("options", each_kind(REWOUND))
 def test_going_back_leaves_the_cells_of_a_session_that_read_no_further(open_runtime, decoded, options):
     with open_runtime(**ARCHIVED | options) as rt, rt.session(history=True) as session:
         tokens = tokens_of(rt, 150)

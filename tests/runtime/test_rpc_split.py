@@ -126,6 +126,30 @@ def test_cells_are_those_of_one_process(model, servers, text_file, options):
     assert np.mean(shared) >= 0.9
 
 
+def test_evicted_tokens_come_back_from_an_archive(model, servers, tmp_path):
+    """Rows of both servers. What is recalled goes by queries, which rounding moves, so near ties may change places.
+    Where the session lies it says the same again, to the bit."""
+    sets = []
+    for where in ({}, {"rpc": servers, "isolated": True}):
+        setting = SETTING | {"policy": "sink", "reposition": "never", "archive": "64MiB"} | where
+        with edgekv.Runtime(model, **setting) as rt, rt.session(history=True) as session:
+            session.read(words(150))
+            n_read = session.n_past
+            expected = said(session, "Go on.")
+            assert session.stats.recalled_cells > 0
+            assert session.stats.archive_failure == ""
+            sets.append(kept(session))
+            session.save(tmp_path / "one.session")
+            following = said(session, "What else?")
+            with rt.load_session(tmp_path / "one.session") as loaded:
+                assert said(loaded, "What else?") == following
+            session.rewind(n_read)  # its rows come back, and nothing is decoded
+            assert said(session, "Go on.") == expected
+    shared = [len(np.intersect1d(here, there)) / len(here) for here, there in zip(*sets, strict=True)]
+    assert min(shared) >= 0.7
+    assert np.mean(shared) >= 0.9
+
+
 @pytest.mark.parametrize("family", ["gemma3", "lfm2", "deepseek2"])
 def test_other_kinds_of_memory_lie_there_too(tmp_path, servers, family):
     """Windows, recurrent states and latents."""

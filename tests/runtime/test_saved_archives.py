@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from archived_kinds import ARCHIVED, KINDS
+from archived_kinds import ARCHIVED, KINDS, each_kind
 from small import words
 
 from edgekv.archive import stored_rows
@@ -36,7 +36,7 @@ def told(session):
     return found
 
 
-@pytest.mark.parametrize("options", SAVED.values(), ids=SAVED.keys())
+@pytest.mark.parametrize("options", each_kind(SAVED))
 def test_a_loaded_session_says_what_the_saved_one_says(open_runtime, tmp_path, options):
     with open_runtime(**ARCHIVED | options) as rt, rt.session(history=True) as session:
         session.read(words(150))

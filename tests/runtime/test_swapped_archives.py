@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from archived_kinds import ARCHIVED, KINDS
+from archived_kinds import ARCHIVED, KINDS, each_kind
 from small import words
 
 import edgekv
@@ -51,7 +51,7 @@ def swapped(open_runtime):
         yield rt, session, other
 
 
-@pytest.mark.parametrize("name", KINDS_THAT_SWAP)
+@pytest.mark.parametrize("name", each_kind(KINDS_THAT_SWAP, names=True))
 def test_cells_come_back_to_the_bit(open_runtime, name):
     """Recalled cells, means, turned keys, and rows that are not archived yet; again and again, beside new tokens."""
     with open_runtime(**SWAPPED | KINDS_THAT_SWAP[name]) as rt, rt.session() as session, rt.session() as other:
@@ -72,7 +72,7 @@ def test_cells_come_back_to_the_bit(open_runtime, name):
 @pytest.mark.parametrize(
     "isolated", [False, pytest.param(True, marks=pytest.mark.two_processes)], ids=["here", "isolated"]
 )
-@pytest.mark.parametrize("name", KINDS_THAT_SWAP)
+@pytest.mark.parametrize("name", each_kind(KINDS_THAT_SWAP, names=True))
 def test_sessions_in_turn_say_what_each_says_alone(open_runtime, name, isolated):
     with open_runtime(**SWAPPED | KINDS_THAT_SWAP[name], isolated=isolated) as rt:
 
@@ -87,6 +87,7 @@ def test_sessions_in_turn_say_what_each_says_alone(open_runtime, name, isolated)
         assert list(zip(*together, strict=True)) == [tuple(it) for it in alone]
 
 
+@pytest.mark.no_device
 def test_slots_and_sessions_without_cells_say_what_each_says_alone(open_runtime):
     with open_runtime(**SWAPPED | KINDS["slots"]) as rt:
 

@@ -115,7 +115,8 @@ def test_logits_equal_a_transformer_that_masks_the_same_triples(tiny_model, file
         assert np.diff(lengths[:3], axis=0).tolist() == [[0, 8, 6, 8], [4, 12, 4, 12]]
         assert len(run.compactions) > 3
         archive.close()
-    if head_dim == 64:
+    on_device = run.runtime.plan.device_bytes > 0  # where ggml sums such short blocks in f16, too
+    if head_dim == 64 and not (on_device and kv_type == "f16"):
         assert_exact(path, tokens, run, N_TOKENS, prefill, decoded, kv_type)
         return
     model, visible = ReferenceModel.from_gguf(path), run.visible(len(tokens))
@@ -191,6 +192,7 @@ def test_a_damaged_snapshot_is_refused(open_archived, file):
         archive.close()
 
 
+@pytest.mark.no_device
 def test_means_of_a_head_that_gets_few_count_as_before(open_archived, file):
     """Logits are to the bit those of the same cells as an eviction would have kept them."""
     with open_archived("keydiff+ada+merge(cells=8)") as rt:
@@ -224,7 +226,8 @@ def test_an_archive_that_began_late_gives_heads_what_each_lacks(tiny_model, file
         assert len(set(lacking.values())) > 1
         before = positions(cache)
         n = archive.recall(cache, N_RECALLED, **SPAN).n_cells
-        assert n == (max if uneven else min)(lacking.values())
+        own = uneven and run.runtime.plan.device_bytes == 0  # edgekv's own attention
+        assert n == (max if own else min)(lacking.values())
         now = positions(cache)
         assert {at: len(now[at]) - len(before[at]) for at in HEADS} == {at: min(n, lacking[at]) for at in HEADS}
         cache.feed(tokens_of(5, seed=5), want_logits=True)

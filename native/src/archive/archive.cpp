@@ -1,6 +1,7 @@
 #include "archive/archive.h"
 
 #include "archive/file_access.h"
+#include "archive/row_transfer.h"
 #include "hooks/status.h"
 
 #include <algorithm>
@@ -41,7 +42,6 @@ edgekv_archive::edgekv_archive(const edgekv_cache & cache, int fd, int32_t begin
     require(fd >= 0, "fd is no file");
     require(begin >= 0 && begin <= cache.n_past, "an archive begins at a position that was fed, or at the next one");
     room_ = limit_ = room_of(limit_bytes);
-    make_buffer();
 }
 
 edgekv_archive::edgekv_archive(const edgekv_cache & cache, int fd, uint64_t offset, int32_t begin, int32_t end) :
@@ -60,7 +60,6 @@ void edgekv_archive::branch(const edgekv_cache & cache, int32_t end, int fd, uin
     require(end >= begin_ && end <= end_ && end <= cache.n_past, "an archive branches at a position that it has, and that was fed");
     const int32_t room = room_of(limit_bytes);
     end                = std::max(begin_, std::min(end, room));
-    make_buffer();
     file_.branch(begin_, end, fd);
     end_   = end;
     room_  = room;
@@ -71,7 +70,6 @@ void edgekv_archive::resume(int fd, uint64_t offset, int32_t first, int32_t end,
     require(fd >= 0, "fd is no file");
     require(first >= begin_ && first <= end_ && first <= end, "an archive goes on where it ends, or before");
     require(first == begin_ || static_cast<uint32_t>(first) % SegmentFile::n_tokens == 0, "a file of rows begins with a segment");
-    make_buffer();
     file_.resume(fd, offset, first);
     end_  = end;
     room_ = limit_ = room_of(limit_bytes);
@@ -86,14 +84,6 @@ int32_t edgekv_archive::room_of(uint64_t limit_bytes) const {
     const uint64_t n_before   = static_cast<uint32_t>(begin_) / SegmentFile::n_tokens; // segments that the file leaves out
     const uint64_t n_segments = n_before + limit_bytes / std::max<uint64_t>(1, file_.segment_bytes());
     return static_cast<int32_t>(std::min<uint64_t>(n_segments * SegmentFile::n_tokens, INT32_MAX));
-}
-
-void edgekv_archive::make_buffer() {
-    uint32_t widest = 0;
-    for (const RowBytes & head : file_.heads()) {
-        widest = std::max({ widest, head.k, head.v });
-    }
-    rows_.resize(size_t(SegmentFile::n_tokens) * widest);
 }
 
 // A token has one RoPE position in all heads, so the first one tells.
@@ -139,11 +129,12 @@ void edgekv_archive::append(const edgekv_cache & cache) {
         fail(EDGEKV_STATUS_INVALID_STATE, "position %d lies in a file that is only read; branch before appending", end_);
     }
     llama_synchronize(cache.ctx);
+    RowReader     rows(cache);
     const int32_t from = end_;
     try {
         for (int32_t p = from; p < to;) {
             const uint32_t n = std::min<uint32_t>(to - p, SegmentFile::n_tokens - static_cast<uint32_t>(p) % SegmentFile::n_tokens);
-            append_segment(cache, p, n);
+            append_segment(cache, rows, p, n);
             p += static_cast<int32_t>(n);
             end_ = p;
         }
@@ -156,26 +147,32 @@ void edgekv_archive::append(const edgekv_cache & cache) {
 }
 
 // Write n rows of every head from position p on, all of one segment. Newest tokens lie in the newest open rows of every head.
-void edgekv_archive::append_segment(const edgekv_cache & cache, int32_t p, uint32_t n) {
-    size_t head = 0;
-    for (uint32_t il = 0; il < cache.layers().size(); ++il) {
-        const edgekv_layer & layer = cache.layers()[il];
-        for (uint32_t g = 0; g < layer.n_head_kv; ++g, ++head) {
-            const edgekv::HeadView cells = cache.cells(il, g);
-            const uint32_t         cell  = cells.n - static_cast<uint32_t>(cache.n_past - p);
-            const int32_t *        at    = cells.rope_positions() + cell;
+void edgekv_archive::append_segment(const edgekv_cache & cache, RowReader & rows, int32_t p, uint32_t n) {
+    struct Run {
+        size_t          head;
+        const int32_t * rope_positions;
+    };
+    for (size_t pool = 0; pool < cache.pools().size(); ++pool) {
+        std::vector<Run>      runs;
+        std::vector<uint32_t> firsts; // rows
+        each_head_of(cache.layers(), pool, [&](uint32_t il, uint32_t g) {
+            const HeadView  cells = cache.cells(il, g);
+            const uint32_t  cell  = cells.n - static_cast<uint32_t>(cache.n_past - p);
+            const int32_t * at    = cells.rope_positions() + cell;
             if (!std::equal(at, at + n, cells.position + cell)) {
                 first_turned_ = std::min(first_turned_, p);
             }
-            for (const bool values : { false, true }) {
-                ggml_tensor * tensor = values ? layer.v : layer.k;
-                const size_t  size   = values ? file_.heads()[head].v : file_.heads()[head].k;
+            runs.push_back({ cache.layers()[il].first_head + size_t(g), at });
+            firsts.push_back(static_cast<uint32_t>(cache.first_row(il, g)) + cell);
+        });
+        rows.read(pool, firsts, n, [&](size_t i, const char * keys, const char * values) {
+            for (const bool of_values : { false, true }) {
+                const size_t size = of_values ? file_.heads()[runs[i].head].v : file_.heads()[runs[i].head].k;
                 if (size > 0) {
-                    ggml_backend_tensor_get(tensor, rows_.data(), (cache.first_row(il, g) + cell) * size, n * size);
-                    file_.write(head, values, p, n, rows_.data(), at);
-                    written_bytes_ += n * (size + SegmentFile::mark_bytes(values));
+                    file_.write(runs[i].head, of_values, p, n, of_values ? values : keys, runs[i].rope_positions);
+                    written_bytes_ += n * (size + SegmentFile::mark_bytes(of_values));
                 }
             }
-        }
+        });
     }
 }

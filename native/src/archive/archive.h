@@ -7,6 +7,10 @@
 #include <cstdint>
 #include <vector>
 
+namespace edgekv {
+class RowReader;
+}
+
 struct edgekv_archive {
     edgekv_archive(const edgekv_cache & cache, int fd, int32_t begin, uint64_t limit_bytes);
 
@@ -45,9 +49,8 @@ struct edgekv_archive {
 
   private:
     int32_t room_of(uint64_t limit_bytes) const;
-    void    make_buffer();
     void    find_first_turned(int32_t from);
-    void    append_segment(const edgekv_cache & cache, int32_t p, uint32_t n);
+    void    append_segment(const edgekv_cache & cache, edgekv::RowReader & rows, int32_t p, uint32_t n);
 
     edgekv::SegmentFile file_;
     int32_t             begin_;
@@ -56,5 +59,4 @@ struct edgekv_archive {
     int32_t             limit_; // first position that is not written: the same, or where writing failed
     int32_t             first_turned_ = INT32_MAX;
     uint64_t            written_bytes_ = 0;
-    std::vector<char>   rows_; // room for those of one head in a segment, if it is written to
 };

@@ -4,6 +4,7 @@
 #include "hooks/status.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 namespace edgekv {
@@ -101,7 +102,7 @@ std::vector<int32_t> Recall::held(uint32_t il, uint32_t g) const {
 void Recall::scan_head(uint32_t il, uint32_t g, Scan & scan, BestPositions & best) {
     const edgekv_layer &       layer = cache_.layers()[il];
     const std::vector<int32_t> has   = held(il, g);
-    const edgekv_queries       queries = cache_.probe_queries(il, g, params_.n_rows, scan.queries(), scan.positions());
+    const edgekv_queries       queries = queries_of(il, g, scan);
     const edgekv_rows          format  = { sizeof(format), layer.k->type, nullptr, 0, layer.k->nb[1], layer.head_dim_k, cache_.rotation() };
     const RopeUndo *           undo    = is_turned_ && cache_.workspace().undo[il].turns() ? &cache_.workspace().undo[il] : nullptr;
     if (undo != nullptr && cache_.rotation() > 0) { // as keys that are read with it
@@ -109,6 +110,19 @@ void Recall::scan_head(uint32_t il, uint32_t g, Scan & scan, BestPositions & bes
     }
     best.begin(archive_.begin(), &has);
     scan.run(archive_, { layer.first_head + g, format, undo }, queries, best);
+}
+
+// Queries on a device are read once for all heads of a layer, by one thread.
+edgekv_queries Recall::queries_of(uint32_t il, uint32_t g, Scan & scan) {
+    if (!cache_.is_copied(cache_.pools()[cache_.layers()[il].pool])) {
+        return cache_.probe_queries(il, g, params_.n_rows, scan.queries(), scan.positions());
+    }
+    const std::lock_guard<std::mutex> lock(copying_);
+    if (!queries_ || queries_layer_ != il) {
+        queries_.emplace(cache_.copied_probe(il, params_.n_rows));
+        queries_layer_ = il;
+    }
+    return cache_.probe_queries(il, g, params_.n_rows, scan.queries(), scan.positions(), &*queries_);
 }
 
 edgekv_recall Recall::commit(edgekv_cache & cache) {
@@ -121,79 +135,104 @@ edgekv_recall Recall::commit(edgekv_cache & cache) {
     std::vector<char>    room(row_bytes + SegmentFile::room(row_bytes));
     std::vector<int32_t> positions;
     positions.reserve(is_turned_ ? cache.shape.n_cells_max : 0);
+    RowWriter writer(cache);
 
-    // from here on only the file can fail, and nothing is allocated
+    // from here on only the file and a device can fail, and nothing is allocated
     const uint32_t  n = found_.n;
     const Computing computing;
     cache.drop_recalled();
     if (n > 0) {
-        each_head([&](uint32_t il, uint32_t g) { load_head(cache, il, g, room.data()); });
+        load_rows(cache, room.data(), writer);
         cache.take_recalled(std::move(found_));
         found_.n = 0;
     }
     if (is_turned_ && n > 0) {
-        turn_keys(cache, room.data(), positions);
+        turn_keys(cache, room.data(), positions, writer);
     }
     return { n, uint64_t(archive_.end() - archive_.begin()) * cache.shape.n_head_total, scan_us_, ggml_time_us() - start_us };
 }
 
-// Read what a head gets to its next open rows, and the RoPE positions of these keys.
-void Recall::load_head(const edgekv_cache & cache, uint32_t il, uint32_t g, char * room) {
-    const edgekv_layer & layer = cache.layers()[il];
-    const size_t         head  = layer.first_head + g;
-    const size_t         first = head * found_.n;
-    const uint32_t       n     = found_.n - found_.n_short[head];
-    const size_t         row   = cache.first_row(il, g) + cache.cells(il, g).n;
-    for (const bool values : { false, true }) {
-        ggml_tensor * tensor = values ? layer.v : layer.k;
-        const size_t  size   = values ? archive_.file().heads()[head].v : archive_.file().heads()[head].k;
-        SegmentFile::Few rows(archive_.file(), head, values, found_.positions.data() + first, size > 0 ? n : 0, room);
-        for (uint32_t i = 0; size > 0 && i < n; ++i) {
-            int32_t      rope_position;
-            const char * bytes = rows.next(rope_position);
-            if (!values) {
-                found_.rope_positions[first + i] = rope_position;
-            }
-            ggml_backend_tensor_set(tensor, bytes, (row + i) * size, size);
+// Read what every head gets to its next open rows.
+void Recall::load_rows(const edgekv_cache & cache, char * room, RowWriter & writer) {
+    for (size_t pool = 0; pool < cache.pools().size(); ++pool) {
+        writer.begin(pool);
+        for (const bool values : { false, true }) {
+            each_head_of(cache.layers(), pool, [&](uint32_t il, uint32_t g) { load_head(cache, il, g, values, room, writer); });
         }
+        writer.finish();
+    }
+}
+
+// Keys come with the RoPE positions that they were archived by.
+void Recall::load_head(const edgekv_cache & cache, uint32_t il, uint32_t g, bool values, char * room, RowWriter & writer) {
+    const size_t   head  = cache.layers()[il].first_head + g;
+    const size_t   first = head * found_.n;
+    const size_t   row   = cache.first_row(il, g) + cache.cells(il, g).n;
+    const size_t   size  = values ? archive_.file().heads()[head].v : archive_.file().heads()[head].k;
+    const uint32_t n     = size > 0 ? found_.n - found_.n_short[head] : 0;
+    SegmentFile::Few rows(archive_.file(), head, values, found_.positions.data() + first, n, room);
+    for (uint32_t i = 0; i < n; ++i) {
+        int32_t      rope_position;
+        const char * bytes = rows.next(rope_position);
+        if (!values) {
+            found_.rope_positions[first + i] = rope_position;
+        }
+        writer.write(values, row + i, bytes);
     }
 }
 
 // Turn all keys of every head to adjacent RoPE positions, in order. A key is turned from its archived row, so that roundings do not add
-// up. If there is none, or it cannot be read, the key is turned as the cell has it. This does not fail.
-// room: for a key, and behind it for rows of a segment; positions: for those of a head
-void Recall::turn_keys(edgekv_cache & cache, char * room, std::vector<int32_t> & positions) const {
+// up. If there is none, or it cannot be read, the key is turned as the cell has it.
+void Recall::turn_keys(edgekv_cache & cache, char * room, std::vector<int32_t> & positions, RowWriter & writer) const {
     uint32_t end = 0;
     each_head([&](uint32_t il, uint32_t g) { end = std::max(end, cache.cells(il, g).n); });
-    each_head([&](uint32_t il, uint32_t g) {
-        const edgekv_layer & layer = cache.layers()[il];
-        const HeadCells      cells = cache.cells(il, g);
-        const uint32_t       n_hot = cells.n - cache.n_recalled(il, g);
-        const size_t         size  = layer.k->nb[1];
-        const auto           is_archived = [&](uint32_t cell) { // one that was recalled was read just now, and a mean has no archived row
-            const int32_t p = cells.position[cell];
-            return cell < n_hot && cells.log_count == nullptr && p >= archive_.begin() && p < archive_.end();
-        };
-        positions.clear();
-        for (uint32_t i = 0; i < cells.n; ++i) {
-            if (is_archived(cells.order[i])) {
-                positions.push_back(cells.position[cells.order[i]]);
-            }
+    try {
+        for (size_t pool = 0; pool < cache.pools().size(); ++pool) {
+            writer.begin(pool);
+            each_head_of(cache.layers(), pool, [&](uint32_t il, uint32_t g) {
+                turn_head(cache, il, g, static_cast<int32_t>(end), room, positions, writer);
+            });
+            writer.finish();
         }
-        SegmentFile::Few archived(archive_.file(), layer.first_head + g, false, positions.data(), positions.size(), room + size);
-        turn_in_order(cells, cells.n, static_cast<int32_t>(end), [&](uint32_t cell, int32_t to) {
-            const size_t at   = (cache.first_row(il, g) + cell) * size;
-            int32_t      from = cells.rope_position[cell];
-            char *       key  = is_archived(cell) ? next_key(archived, from) : nullptr;
-            if (key == nullptr) {
-                key = room;
-                ggml_backend_tensor_get(layer.k, key, at, size);
-            }
-            cache.workspace().turns[il].turn(key, to - from);
-            ggml_backend_tensor_set(layer.k, key, at, size);
-        });
-    });
+    } catch (...) {
+        cache.clear();
+        throw;
+    }
     cache.go_on_at(static_cast<int32_t>(end));
+}
+
+// room: for a key, and behind it for rows of a segment; positions: for those of a head
+void Recall::turn_head(edgekv_cache & cache, uint32_t il, uint32_t g, int32_t end, char * room, std::vector<int32_t> & positions,
+                       RowWriter & writer) const {
+    const edgekv_layer & layer = cache.layers()[il];
+    const HeadCells      cells = cache.cells(il, g);
+    const size_t         size  = layer.k->nb[1];
+    RowCopy * const      copy  = cache.is_copied(cache.pools()[layer.pool]) ? &cache.workspace().copy_k : nullptr;
+    const auto is_archived = [&](uint32_t cell) { // a mean has no archived row
+        const int32_t p = cells.position[cell];
+        return cells.log_count == nullptr && p >= archive_.begin() && p < archive_.end();
+    };
+    positions.clear();
+    for (uint32_t i = 0; i < cells.n; ++i) {
+        if (is_archived(cells.order[i])) {
+            positions.push_back(cells.position[cells.order[i]]);
+        }
+    }
+    std::optional<HostRows> held; // the keys as the cells have them, once one is missed
+    SegmentFile::Few archived(archive_.file(), layer.first_head + g, false, positions.data(), positions.size(), room + size);
+    turn_in_order(cells, cells.n, end, [&](uint32_t cell, int32_t to) {
+        int32_t from = cells.rope_position[cell];
+        char *  key  = is_archived(cell) ? next_key(archived, from) : nullptr;
+        if (key == nullptr) {
+            if (!held) {
+                held.emplace(layer.k, cache.first_row(il, g), cells.n, copy);
+            }
+            key = room;
+            std::memcpy(key, held->row(cell), size);
+        }
+        cache.workspace().turns[il].turn(key, to - from);
+        writer.write(false, cache.first_row(il, g) + cell, key);
+    });
 }
 
 // The next key, and the RoPE position that it was archived by; NULL = it cannot be read.
@@ -214,7 +253,8 @@ uint64_t Recall::estimate_bytes(const edgekv_shape & shape, uint32_t n_probe, ui
     const ScanSize size     = scan_size(shape, n_probe);
     const uint64_t a_thread = Scan::bytes(size) + BestPositions::bytes(n_cells, 0, 0) + shape.n_cells_max * sizeof(int32_t);
     const uint64_t a_head   = (n_cells * 2 + 2) * sizeof(int32_t) + sizeof(heads_[0]) + sizeof(RowBytes) + sizeof(uint64_t);
-    return n_workers(shape) * a_thread + shape.n_head_total * a_head + size.row_bytes + 2 * SegmentFile::room(size.row_bytes);
+    return n_workers(shape) * a_thread + shape.n_head_total * a_head + size.row_bytes + SegmentFile::room(size.row_bytes) +
+           RowTransfer::bytes(is_staged(shape, staging()));
 }
 
 ScanSize Recall::scan_size(const edgekv_shape & shape, uint32_t n_probe) {

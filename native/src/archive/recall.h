@@ -2,11 +2,13 @@
 #pragma once
 
 #include "archive/archive.h"
+#include "archive/row_transfer.h"
 #include "archive/scan.h"
 #include "edgekv_archive.h"
 #include "evict/team.h"
 
 #include <cstdint>
+#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -25,7 +27,7 @@ class Recall {
     void scan(uint32_t n);
 
     // Once, after all heads were scanned. Throws Error where rows cannot be read; then the cells are as before, without those of an earlier
-    // recall.
+    // recall. If a device fails while keys turn, they are lost, and the cache is emptied.
     edgekv_recall commit(edgekv_cache & cache);
 
     // Bytes that an archive holds, and a recall takes.
@@ -38,12 +40,16 @@ class Recall {
     void     check() const;
     uint32_t n_wanted(uint32_t n_cells) const;
     void     scan_head(uint32_t il, uint32_t g, Scan & scan, BestPositions & best);
-    void     load_head(const edgekv_cache & cache, uint32_t il, uint32_t g, char * room);
-    void     turn_keys(edgekv_cache & cache, char * room, std::vector<int32_t> & positions) const;
+    void     load_rows(const edgekv_cache & cache, char * room, RowWriter & writer);
+    void     load_head(const edgekv_cache & cache, uint32_t il, uint32_t g, bool values, char * room, RowWriter & writer);
+    void     turn_keys(edgekv_cache & cache, char * room, std::vector<int32_t> & positions, RowWriter & writer) const;
+    void     turn_head(edgekv_cache & cache, uint32_t il, uint32_t g, int32_t end, char * room, std::vector<int32_t> & positions,
+                       RowWriter & writer) const;
 
     static char * next_key(SegmentFile::Few & archived, int32_t & rope_position);
 
     std::vector<int32_t> held(uint32_t il, uint32_t g) const;
+    edgekv_queries       queries_of(uint32_t il, uint32_t g, Scan & scan);
 
     template <typename F> void each_head(F f) const { // f(layer, head)
         for (uint32_t il = 0; il < cache_.layers().size(); ++il) {
@@ -67,6 +73,9 @@ class Recall {
     std::vector<Scan>                          scans_; // one a thread, and likewise
     std::vector<BestPositions>                 bests_;
     std::optional<Team>                        team_;
+    std::mutex                                 copying_; // held by the thread that reads a copy of queries
+    std::optional<HostRows>                    queries_; // of a layer, where they lie on a device
+    uint32_t                                   queries_layer_ = 0;
 };
 
 } // namespace edgekv

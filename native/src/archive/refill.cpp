@@ -1,5 +1,6 @@
 #include "archive/refill.h"
 
+#include "archive/row_transfer.h"
 #include "hooks/aborts.h"
 #include "hooks/status.h"
 
@@ -21,7 +22,7 @@ struct Run {
 
     int32_t position() const { return cache.n_past + static_cast<int32_t>(n_before); }
 
-    void load(uint32_t il, uint32_t g, bool values) const {
+    void load(uint32_t il, uint32_t g, bool values, RowWriter & writer) const {
         const edgekv_layer & layer = cache.layers()[il];
         const size_t         head  = layer.first_head + g;
         const size_t         size  = values ? archive.file().heads()[head].v : archive.file().heads()[head].k;
@@ -33,7 +34,9 @@ struct Run {
             turn(il, rows, size);
         }
         const size_t first = cache.first_row(il, g) + cache.cells(il, g).n + n_before;
-        ggml_backend_tensor_set(values ? layer.v : layer.k, rows, first * size, n * size);
+        for (uint32_t i = 0; i < n; ++i) {
+            writer.write(values, first + i, rows + i * size);
+        }
     }
 
     // From the RoPE positions that the keys were fed at to those that they would be fed at now.
@@ -72,20 +75,22 @@ void refill(edgekv_cache & cache, const edgekv_archive & archive, uint32_t n) {
     }
     std::vector<char>    room(SegmentFile::room(static_cast<uint32_t>(widest)));
     std::vector<int32_t> rope_positions(SegmentFile::n_tokens);
+    RowWriter            writer(cache);
     llama_synchronize(cache.ctx);
 
     // open rows belong to no token until all are there, so a file that cannot be read changes no cell
     const Computing computing;
-    for (uint32_t done = 0; done < n;) {
-        const uint32_t left    = SegmentFile::n_tokens - static_cast<uint32_t>(cache.n_past + static_cast<int32_t>(done)) % SegmentFile::n_tokens;
-        const Run      run     = { cache, archive, done, std::min(n - done, left), room.data(), rope_positions.data() };
-        for (uint32_t il = 0; il < cache.layers().size(); ++il) {
-            for (uint32_t g = 0; g < cache.layers()[il].n_head_kv; ++g) {
-                run.load(il, g, false);
-                run.load(il, g, true);
+    for (size_t pool = 0; pool < cache.pools().size(); ++pool) {
+        writer.begin(pool);
+        for (const bool values : { false, true }) {
+            for (uint32_t done = 0; done < n;) {
+                const uint32_t left = SegmentFile::n_tokens - static_cast<uint32_t>(cache.n_past + static_cast<int32_t>(done)) % SegmentFile::n_tokens;
+                const Run      run  = { cache, archive, done, std::min(n - done, left), room.data(), rope_positions.data() };
+                each_head_of(cache.layers(), pool, [&](uint32_t il, uint32_t g) { run.load(il, g, values, writer); });
+                done += run.n;
             }
         }
-        done += run.n;
+        writer.finish();
     }
     cache.take_refilled(n);
 }

@@ -1,5 +1,6 @@
 #include "archive/restore.h"
 
+#include "archive/row_transfer.h"
 #include "evict/team.h"
 #include "hooks/aborts.h"
 #include "hooks/status.h"
@@ -20,7 +21,7 @@ struct Head {
     uint32_t               g;
     std::vector<char> &    room; // for rows of a segment
 
-    void load(const FiledRows & filed, bool values) const {
+    void load(const FiledRows & filed, bool values, RowWriter & writer) const {
         const edgekv_layer & layer = cache.layers()[il];
         const HeadView       cells = cache.cells(il, g);
         const size_t         head  = layer.first_head + g;
@@ -41,7 +42,7 @@ struct Head {
             if (!values && rope_position != cells.rope_positions()[cell]) {
                 fail(EDGEKV_STATUS_ARCHIVE, "the archive is not of this snapshot: the key of position %d was turned", cells.position[cell]);
             }
-            ggml_backend_tensor_set(values ? layer.v : layer.k, row, (cache.first_row(il, g) + cell) * size, size);
+            writer.write(values, cache.first_row(il, g) + cell, row);
         }
     }
 };
@@ -55,22 +56,24 @@ void restore_archived(edgekv_cache & cache, const edgekv_archive & archive) {
     for (const RowBytes & head : archive.file().heads()) {
         widest = std::max({ widest, head.k, head.v });
     }
-    std::vector<std::pair<uint32_t, uint32_t>> heads; // layer and KV head of each
-    for (uint32_t il = 0; il < cache.layers().size(); ++il) {
-        for (uint32_t g = 0; g < cache.layers()[il].n_head_kv; ++g) {
-            heads.emplace_back(il, g);
-        }
-    }
-    const size_t n_threads = std::max<size_t>(1, std::min<size_t>(cache.shape.n_threads, heads.size()));
+    const size_t n_threads = cache.is_copied() ? 1 : std::max(1u, std::min(cache.shape.n_threads, cache.shape.n_head_total));
     std::vector<std::vector<char>> rooms(n_threads, std::vector<char>(SegmentFile::room(widest)));
     Team                           team(n_threads);
+    RowWriter                      writer(cache);
     llama_synchronize(cache.ctx);
     const Computing computing;
-    team.each(heads.size(), [&](size_t i, size_t thread) {
-        const Head head = { cache, archive, heads[i].first, heads[i].second, rooms[thread] };
-        head.load(filed, false);
-        head.load(filed, true);
-    });
+    for (size_t pool = 0; pool < cache.pools().size(); ++pool) {
+        std::vector<std::pair<uint32_t, uint32_t>> heads; // layer and KV head of each
+        each_head_of(cache.layers(), pool, [&](uint32_t il, uint32_t g) { heads.emplace_back(il, g); });
+        writer.begin(pool);
+        for (const bool values : { false, true }) {
+            team.each(heads.size(), [&](size_t i, size_t thread) {
+                const Head head = { cache, archive, heads[i].first, heads[i].second, rooms[thread] };
+                head.load(filed, values, writer);
+            });
+        }
+        writer.finish();
+    }
 }
 
 } // namespace edgekv

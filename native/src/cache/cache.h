@@ -62,8 +62,10 @@ struct edgekv_cache {
     void drop_draft() { n_drafted_ = 0; } // that was not accepted
 
     // The queries of one KV head that the newest n_rows tokens of the last probe have, 0 = all: (n_group, n, head_dim_k) and the
-    // positions (n,), which go where the caller says.
-    edgekv_queries probe_queries(uint32_t layer, uint32_t head, uint32_t n_rows, float * queries, int32_t * positions) const;
+    // positions (n,), which go where the caller says. They come from the copy of the layer's, or if it is NULL from where they lie.
+    edgekv_queries probe_queries(uint32_t layer, uint32_t head, uint32_t n_rows, float * queries, int32_t * positions,
+                                 edgekv::HostRows * copied = nullptr) const;
+    edgekv::HostRows copied_probe(uint32_t layer, uint32_t n_rows) const; // of a layer, by one read; the next copy ends it
 
     // Give open rows, which have their keys and values, to tokens. The open rows of a head that gets fewer begin earlier.
     void take_recalled(edgekv_recalled && given) noexcept;
@@ -111,6 +113,12 @@ struct edgekv_cache {
     uint32_t          rotation() const { return rotation_; } // of stored keys and of queries
     size_t            first_row(uint32_t layer, uint32_t head) const { return head_of(layer, head).first; } // of its pool
     const std::vector<edgekv_layer> & layers() const { return layers_; }
+    const std::vector<edgekv::FlatCache::Pool> & pools() const { return flat_.pools(); }
+
+    // Whether the host works on a pool's rows in a copy, and not where they lie.
+    bool is_copied(const edgekv::FlatCache::Pool & pool) const { return staging_ != edgekv::Staging::automatic || !pool.host; }
+    bool is_copied() const { return edgekv::is_staged(shape, staging_); } // some of them, at least
+
     uint32_t          n_heads(uint32_t layer) const { return layer < layers_.size() ? layers_[layer].n_head_kv : 0; }
     uint32_t          n_query_heads(uint32_t layer) const { return layer < layers_.size() ? layers_[layer].n_head() : 0; }
     uint64_t          bytes() const;        // in the host's memory
@@ -184,6 +192,15 @@ struct edgekv_cache {
 };
 
 namespace edgekv {
+
+// Call f(layer, head) for the heads that share a pool of rows.
+template <typename F> void each_head_of(const std::vector<edgekv_layer> & layers, size_t pool, F f) {
+    for (uint32_t il = 0; il < layers.size(); ++il) {
+        for (uint32_t g = 0; layers[il].pool == pool && g < layers[il].n_head_kv; ++g) {
+            f(il, g);
+        }
+    }
+}
 
 // Throw Error if layers of this cache cannot share cells as they would. ragged: sum of enum edgekv_ragged
 void require_divisible(const FlatCache & flat, uint32_t ragged);

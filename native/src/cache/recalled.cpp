@@ -10,13 +10,19 @@
 
 using namespace edgekv;
 
-edgekv_queries edgekv_cache::probe_queries(uint32_t il, uint32_t g, uint32_t n_rows, float * queries, int32_t * positions) const {
+edgekv_queries edgekv_cache::probe_queries(uint32_t il, uint32_t g, uint32_t n_rows, float * queries, int32_t * positions,
+                                           HostRows * copied) const {
     const edgekv_layer & layer = layers_[il];
     const uint32_t       n     = n_rows > 0 ? std::min(n_rows, n_probe()) : n_probe();
     const float          scale = window_->read(il, g * layer.n_group, layer.n_group, true, n_past, { n, 0 }, true, n_past - rope_past, nullptr,
-                                               queries, positions);
+                                               queries, positions, copied);
     const float *        sinks = layer.sinks.empty() ? nullptr : &layer.sinks[g * layer.n_group];
     return { sizeof(edgekv_queries), queries, positions, layer.n_group, n, layer.head_dim_k, positions[n - 1] + 1, scale, softcap_, sinks };
+}
+
+HostRows edgekv_cache::copied_probe(uint32_t il, uint32_t n_rows) const {
+    const uint32_t n = n_rows > 0 ? std::min(n_rows, n_probe()) : n_probe();
+    return window_->copied(il, true, n_past, { n, 0 }, work_->copy_queries);
 }
 
 // If a head keeps a whole text, that head's keys and the next token are turned by their own positions, whatever others are.

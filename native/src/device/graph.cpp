@@ -53,19 +53,19 @@ ggml_tensor * Graph::in_place(size_t place, ggml_tensor * node) {
     if (ggml_nbytes(node) > place_bytes_) {
         throw Error(EDGEKV_STATUS_INTERNAL, "a node of a graph over the cache is larger than its place");
     }
-    return put(place * place_bytes_, node);
+    return at(place * place_bytes_, node);
 }
 
 ggml_tensor * Graph::small(ggml_tensor * node) {
     const size_t offset = n_places * place_bytes_ + n_small_;
     n_small_ += rounded(ggml_nbytes(node));
-    if (n_places * place_bytes_ + n_small_ > ggml_nbytes(&memory_)) {
-        throw Error(EDGEKV_STATUS_INTERNAL, "the nodes of a graph over the cache are larger than their memory");
-    }
-    return put(offset, node);
+    return at(offset, node);
 }
 
-ggml_tensor * Graph::put(size_t offset, ggml_tensor * node) {
+ggml_tensor * Graph::at(size_t offset, ggml_tensor * node) {
+    if (offset + ggml_nbytes(node) > ggml_nbytes(&memory_)) {
+        throw Error(EDGEKV_STATUS_INTERNAL, "the nodes of a graph over the cache are larger than their memory");
+    }
     if (ggml_backend_tensor_alloc(memory_.buffer, node, static_cast<char *>(memory_.data) + offset) != GGML_STATUS_SUCCESS) {
         throw Error(EDGEKV_STATUS_INTERNAL, "a device gave a node of a graph over the cache no memory");
     }

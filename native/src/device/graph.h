@@ -30,6 +30,7 @@ class Graph {
     static size_t rounded(size_t n_bytes) { return (n_bytes + alignment - 1) / alignment * alignment; } // what a node takes
 
     ggml_backend_t backend() const { return backend_; }
+    ggml_tensor &  memory() const { return memory_; }
     ggml_context * begin(); // where to make the nodes of the next graph, instead of the last one's
 
     // Where to make the nodes of another section, n_section at most. What is there is computed first if there is no room for more. NULL
@@ -39,6 +40,7 @@ class Graph {
     // Give a new node its memory. A view has that of what it looks at.
     ggml_tensor * in_place(size_t place, ggml_tensor * node);
     ggml_tensor * small(ggml_tensor * node);
+    ggml_tensor * at(size_t offset, ggml_tensor * node); // a byte of the memory, whatever the places are
 
     void add(ggml_tensor * node);  // it and all that it needs
     bool is_supported() const;     // by the backend, every node
@@ -48,8 +50,6 @@ class Graph {
   private:
     static constexpr int n_section = 64;            // nodes
     static constexpr int n_nodes   = 4 * n_section; // of one graph, at most
-
-    ggml_tensor * put(size_t offset, ggml_tensor * node);
 
     ggml_backend_t   backend_;
     ggml_tensor &    memory_;

@@ -1,5 +1,6 @@
 #include "device/row_graphs.h"
 
+#include "device/row_bits.h"
 #include "rows/rows.h"
 
 #include <algorithm>
@@ -18,16 +19,6 @@ size_t widest(const FlatCache & flat, uint32_t pool) {
         most = std::max<size_t>(most, layer.pool == pool ? layer.n_head_kv : 0);
     }
     return most;
-}
-
-// Rows as floats that nobody computes with: only so does a backend gather and scatter rows of any type byte for byte.
-ggml_tensor * as_bits(ggml_context * context, ggml_tensor * rows) {
-    ggml_tensor * bits = ggml_view_2d(context, rows, rows->ne[0], rows->ne[1], rows->nb[1], 0);
-
-    bits->type  = GGML_TYPE_F32;
-    bits->ne[0] = static_cast<int64_t>(rows->nb[1] / sizeof(float));
-    bits->nb[0] = sizeof(float);
-    return bits;
 }
 
 // Factors of one layer. A device reads them from where they begin.

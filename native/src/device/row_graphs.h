@@ -1,7 +1,8 @@
-// Scoring, moving and turning rows where they lie: what score/, evict/ and rope/ do in host memory, as graphs.
+// Scoring, moving, turning and copying rows where they lie: what score/, evict/ and rope/ do in host memory, as graphs.
 #pragma once
 
 #include "device/graph.h"
+#include "device/row_packet.h"
 #include "edgekv.h"
 #include "rope/rope_angles.h"
 #include "rows/beside.h"
@@ -71,6 +72,14 @@ class RowGraphs {
     void finish();
     void forget(); // what is noted
 
+    size_t packet_bytes() const { return ggml_nbytes(&graph_->memory()); } // at most
+
+    // Copy a packet's keys and values, of the same rows (n_keys,), to `to`. If the backend moves rows, as `scatter` needs it, too.
+    void gather(const RowPacket & packet, const int32_t * rows, char * to);
+
+    // Copy a packet's keys and values to the rows that it names. Throws Error where the backend fails.
+    void scatter(const RowPacket & packet, const char * from);
+
     uint64_t crossed_bytes = 0; // copied between the host and the device
 
   private:
@@ -139,6 +148,7 @@ class RowGraphs {
     ggml_tensor * over_cells(ggml_context * context, ggml_tensor * rows, float scale, ggml_tensor * weights = nullptr);
     ggml_tensor * of_rows(ggml_context * context, ggml_tensor * products);
     bool          build_moves(size_t n);
+    ggml_tensor * listed(ggml_context * context, size_t offset, size_t n);
     bool          build_turns(uint32_t layer, size_t n);
     void          note(uint32_t first, int32_t second);
 

@@ -18,11 +18,6 @@ void Devices::begin() {
     }
 }
 
-// Whether the host reads and writes a layer's rows in a copy, where it does.
-bool Devices::copies(const edgekv_layer & layer) const {
-    return cache_.staging_ != Staging::automatic || !ggml_backend_buffer_is_host(layer.k->buffer);
-}
-
 RowGraphs * Devices::moving(const edgekv_layer & layer) const {
     RowGraphs * graphs = of(layer);
     return graphs != nullptr && graphs->moves() ? graphs : nullptr;

@@ -10,15 +10,6 @@
 
 namespace edgekv {
 
-// Call f(layer, head) for the heads that share a pool of rows.
-template <typename F> void each_head_of(const std::vector<edgekv_layer> & layers, size_t pool, F f) {
-    for (uint32_t il = 0; il < layers.size(); ++il) {
-        for (uint32_t g = 0; layers[il].pool == pool && g < layers[il].n_head_kv; ++g) {
-            f(il, g);
-        }
-    }
-}
-
 // Call f(i, cell) for the newest cells of a head, i from 0, without the first newest of all; there may be fewer than n.
 template <typename F> void each_new(const HeadView & head, size_t first, size_t n, F f) {
     for (size_t i = 0; i < n && first + i < head.n; ++i) {
@@ -63,7 +54,7 @@ class Devices {
     uint32_t n_staged() const;      // layers whose rows crossed to the host
 
   private:
-    bool                 copies(const edgekv_layer & layer) const;
+    bool                 copies(const edgekv_layer & layer) const { return cache_.is_copied(flat_.pools()[layer.pool]); }
     void                 add_gains(const std::vector<int32_t> & positions, const std::vector<uint32_t> & layer_budgets,
                                    GraphQueries & queries) const;
     bool                 norm_pool(size_t pool);
