@@ -670,10 +670,9 @@ def test_conversations_of_the_browser_stay_in_it(browser, open_server, gate, tmp
     with contextlib.ExitStack() as stack:
         application = stack.enter_context(open_server(conversations_dir=tmp_path))
         address = stack.enter_context(served(application))
-        page = stack.enter_context(opened(browser, address))
         settings = application.state.settings
         application.state.settings = dataclasses.replace(settings, conversations_dir=None)
-        page.reload()
+        page = stack.enter_context(opened(browser, address))
         say(page, "Here")
         finished(page)
         application.state.settings = settings

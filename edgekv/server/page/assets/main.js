@@ -236,10 +236,7 @@ function take(conversation, said, run, { read, total, text, thought, reason, usa
     said.reason = why ?? said.reason;
     conversation.figures = figures;
     peak = Math.max(peak, figures.peak_bytes);
-    if (conversation === current) {
-      memory.showFigures(figures);
-      look().catch(() => {}); // the peak is told with the reply
-    }
+    if (conversation === current) memory.showFigures(figures);
   }
   if (kept) {
     coverage.set(conversation, kept);
@@ -387,7 +384,8 @@ let watching = false;
 async function watchMemory() {
   if (watching) return;
   watching = true;
-  while (running.size) {
+  for (let busy = true; busy || running.size; ) {
+    busy = running.size > 0; // a last look comes after the replies
     await look().catch(() => {}); // the reply itself says what is wrong
     await new Promise((resolve) => setTimeout(resolve, WATCH_MS));
   }
