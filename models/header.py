@@ -248,9 +248,13 @@ def parse_header(stream: Stream) -> Header:
 
 def _read_counts(stream: Stream) -> tuple[int, int]:
     """Read the numbers of tensors and of metadata keys."""
+    if stream.file_bytes == 0:
+        raise InvalidModelError("the file is empty; download it again")
     magic = stream.take(len(_MAGIC), "the magic")
     if magic != _MAGIC:
-        raise InvalidModelError(f"the file starts with {magic!r}, but a GGUF file with {_MAGIC!r}; download it again")
+        raise InvalidModelError(
+            f"the file starts with {magic!r}, but a GGUF file with {_MAGIC!r}; name another file, or download it again"
+        )
     version = stream.u32("the version")
     if version not in _VERSIONS:
         raise InvalidModelError(

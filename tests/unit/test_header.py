@@ -152,8 +152,8 @@ def test_a_long_string_is_left_out(read: Read) -> None:
 
 def test_a_sound_file_cut_anywhere(read: Read) -> None:
     data = GgufBytes().build()
-    # seven shares no factor with the sizes of numbers, so it comes upon every byte of each
-    for n_bytes in range(0, len(data), 7):
+    # seven shares no factor with the sizes of numbers, so it comes upon every byte of each; an empty file is called so
+    for n_bytes in range(1, len(data), 7):
         with pytest.raises(InvalidModelError, match=f"ends at byte {n_bytes}, but .* needs"):
             read(data[:n_bytes])
 
@@ -179,6 +179,12 @@ def test_the_message_names_the_file(tmp_path: Path) -> None:
     path.write_bytes(b"<!DOCTYPE html>")
     with pytest.raises(InvalidModelError, match=r"page\.gguf': the file starts with b'<!DO'.*download"):
         read_header(path)
+
+
+def test_an_empty_file_is_called_empty(tmp_path: Path) -> None:
+    (tmp_path / "empty.gguf").touch()
+    with pytest.raises(InvalidModelError, match=r"empty\.gguf': the file is empty; download it again"):
+        read_header(tmp_path / "empty.gguf")
 
 
 HUGE = (1 << 64) - 1
