@@ -156,12 +156,13 @@ def kill_a_server(model: Path, state: Path, seed: int) -> dict[str, int]:
     rng, rules = random.Random(seed), {"role": "system", "content": words(random.Random(seed), 200)}
     talks: list[list[dict[str, Any]]] = [[rules], [rules], []]
     with a_server(model, state) as server:
-        timer = threading.Timer(rng.uniform(0.1, LONGEST_S["server"]), server.process.kill)
-        timer.start()
+        timer = threading.Timer(rng.uniform(0, LONGEST_S["server"]), server.process.kill)
         with suppress(httpx.HTTPError), httpx.Client(base_url=server.url, timeout=60) as http:
             for i in itertools.count():
                 asked = {"role": "user", "content": words(rng, 60)}
                 talks[i % 3] += [asked, answer(http, [*talks[i % 3], asked])[0]]
+                if i == 0:
+                    timer.start()
         timer.join()
     counts = {"whole": 1, "compared": 0, "same": 0, "in a turn": 1}
     left = shutil.copytree(state / "conversations", state.with_suffix(".left"))
