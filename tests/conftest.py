@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import sys
 from pathlib import Path
 from unittest import mock
@@ -30,6 +31,7 @@ WHEEL_FILES = ("tests/cli/test_wheel.py", "tests/native/test_c_example.py", "tes
 CLIENTS = "tests/server/clients"
 ASSUMED_BYTES = 1 << 20
 PROCESS_BYTES = 100 << 20  # some MiB more than an edgekv that loads nothing
+FREE_BYTES = 64 << 30  # every disk of this machine has as much
 
 
 for _size in ("COLUMNS", "LINES"):
@@ -172,11 +174,11 @@ def patience():
 
 @pytest.fixture(autouse=True, scope="session")
 def steady_process():
-    """Let this process hold the same bytes at all times, and a vocabulary and a graph take the same.
+    """Let this process hold the same bytes at all times, a vocabulary and a graph take the same, and disks have room.
 
-    Else two plans would differ by what tests between them allocated or imported, and a ceiling that one of them names
-    would not hold the other. It is also quick: to measure, the kernel walks all pages of the process nine times a plan,
-    which took 30 of the 45 ms in which a tiny model is opened.
+    Else two plans would differ by what tests between them allocated or imported, or anybody wrote, and a ceiling that
+    one of them names would not hold the other. It is also quick: to measure, the kernel walks all pages of the process
+    nine times a plan, which took 30 of the 45 ms in which a tiny model is opened.
 
     Programs and workers that tests start measure themselves, those of tests/memory among them. A test that measures
     this process imports what does so by name.
@@ -189,9 +191,15 @@ def steady_process():
     def held():
         return PROCESS_BYTES
 
+    usage = shutil.disk_usage
+
+    def disk_usage(folder):
+        return usage(folder)._replace(free=FREE_BYTES)
+
     with (
         mock.patch("edgekv.planning.estimate.measured", measured),
         mock.patch.multiple(process, resident_bytes=held, peak_resident_bytes=held),
+        mock.patch.object(shutil, "disk_usage", disk_usage),
     ):
         yield
 

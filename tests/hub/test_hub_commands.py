@@ -170,8 +170,6 @@ def test_a_remote_model_is_planned_as_a_local_one(hub, large, family, tmp_path):
     options = {"memory": "4GiB", "threads": 1}
     here, there = edgekv.plan(large, **options), edgekv.plan("hf:tiny/large-GGUF:F32", **options)
     assert str(there.model) == "hf:tiny/large-GGUF:large-F32.gguf"
-    for measured in ("python", "vocabulary", "graphs", "rounding"):  # parts that a first plan makes larger
-        there = replace(there, parts=replace(there.parts, **{measured: getattr(here.parts, measured)}))
     assert replace(there, model=large) == here
 
 

@@ -448,6 +448,6 @@ def test_recalled_cells_get_their_norms_at_the_next_eviction(open_archived, file
 def test_the_plan_counts_what_archive_and_recall_hold(open_archived):
     with open_archived() as plain, open_archived(archive="1MiB", focus_policy=None) as archiving:
         held = archiving.plan.parts.bookkeeping - plain.plan.parts.bookkeeping
-        copies = 0 if archiving.plan.device_bytes == 0 else 5 << 20  # of rows, on their way
+        copies = 0 if archiving.plan.device_bytes == 0 else 5 << 20  # rows on their way
         assert 30_000 < held < (2 << 20) + copies
         assert isinstance(archiving.block_loop.cache, Cache)

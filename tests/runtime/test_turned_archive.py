@@ -248,7 +248,7 @@ def test_logits_equal_a_transformer_that_turns_the_same_keys(tiny_model, file, s
         expected = ReferenceModel.from_gguf(path).logits(tokens, **seen)[n_read - 1 :]
         return max(map(error, found, expected))
 
-    by_sums = 0  # as test_exactness.py has it
+    by_sums = 0  # the bound of test_exactness.py
     if run.runtime.plan.device_bytes > 0:
         rounded = ReferenceModel.from_gguf(path).logits(
             tokens, visible=visible, **stored, kv_type="f16", rounded_from=n_read

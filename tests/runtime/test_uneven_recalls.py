@@ -115,7 +115,7 @@ def test_logits_equal_a_transformer_that_masks_the_same_triples(tiny_model, file
         assert np.diff(lengths[:3], axis=0).tolist() == [[0, 8, 6, 8], [4, 12, 4, 12]]
         assert len(run.compactions) > 3
         archive.close()
-    on_device = run.runtime.plan.device_bytes > 0  # where ggml sums such short blocks in f16, too
+    on_device = run.runtime.plan.device_bytes > 0  # ggml sums such short blocks in f16 there
     if head_dim == 64 and not (on_device and kv_type == "f16"):
         assert_exact(path, tokens, run, N_TOKENS, prefill, decoded, kv_type)
         return
