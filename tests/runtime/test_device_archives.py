@@ -40,7 +40,7 @@ def staged(request, monkeypatch):
 
 
 def lived(open_runtime, how, monkeypatch, **options):
-    """Return the replies of a session and the bytes of its cells, after recalls, rewinds and turns of another session."""
+    """Return the replies of a session and the bytes of its cells, after recalls, rewinds and another session."""
     monkeypatch.setenv("EDGEKV_STAGING", how)
     found = []
     with open_runtime(**ARCHIVED | {"swap_memory": 0} | options) as rt, rt.session() as other:
