@@ -56,9 +56,6 @@ def ask(
         ),
     ] = None,
     focus_on: FocusOn = None,
-    passes: Annotated[
-        int, typer.Option(help="2 = read the files again with the first answer in mind, and answer again.")
-    ] = 1,
     raw: Raw = False,
     json_schema: JsonSchema = None,
     grammar: Grammar = None,
@@ -71,7 +68,7 @@ def ask(
     """
     limits = held_to(json_schema, grammar)
     arguments = reply_arguments(reply) | {"instruction": "" if raw or limits else INSTRUCTION} | limits
-    arguments |= {"passes": passes, "focus": focus_on or None}
+    arguments |= {"focus": focus_on or None}
     runtime = runtime | {"grammars": bool(limits)}
     begun = None if saved is None else existing_path_of(saved)
     if begun is not None and system is not None:
@@ -167,7 +164,6 @@ def _report(rt: edgekv.Runtime, session: edgekv.Session, answer: str) -> dict[st
         "kept_tokens": stats.kept_tokens,
         "forgotten_tokens": stats.forgotten_tokens,
         "finish_reason": stats.finish_reason,
-        "passes": stats.passes,
         "evictions": stats.evictions,
         "repositions": stats.repositions,
         "drafted_tokens": stats.drafted_tokens,
@@ -191,7 +187,6 @@ def _report(rt: edgekv.Runtime, session: edgekv.Session, answer: str) -> dict[st
         },
         "timing": {
             "load_s": rt.load_s,
-            "first_pass_s": stats.first_pass_s,
             "prefill_s": stats.prefill_s,
             "ttft_s": stats.ttft_s,
             "prefill_tok_per_s": stats.prefill_tok_per_s,

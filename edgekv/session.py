@@ -178,7 +178,6 @@ class Session(SessionRecord):
         *,
         instruction: str | None = INSTRUCTION,
         focus: Focus = None,
-        passes: int = 1,
         progress: ProgressCallback | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Iterator[str]:
@@ -186,9 +185,6 @@ class Session(SessionRecord):
 
         instruction: put before the question if the turn has a text above it (files, or what `read` began); "" or None =
             nothing. It does not influence which cells are kept; only the question does
-        passes: 2 = if not all of it fits, read and answer, go back, and read the files again with the question and
-            that answer in mind. Only the second answer is yielded, and only it stays in the conversation. It needs
-            files, a focus, and room for a snapshot unless the session is new (CeilingError)
 
         Other arguments and errors as for `chat`.
         """
@@ -198,19 +194,11 @@ class Session(SessionRecord):
         if not question.strip():
             raise InputError("the text is empty; write something to answer")
         files = paths_of("files", files)
-        asked = self._question(focus, question, otherwise=bool(files))
-        if passes != 1 and not files:
-            raise ConfigError(f"passes={passes} reads the files again, and there are none; name some, or leave it out")
-        if passes != 1 and asked is None:
-            raise ConfigError(
-                f"passes={passes} reads with the first answer in mind, but focus is off; leave one of both"
-            )
         request = GenerationRequest(
             content=_content(files, question),
             kind="chat",
             instruction=instruction or "",
-            question=asked,
-            passes=passes,
+            question=self._question(focus, question, otherwise=bool(files)),
             **reply_fields(options),
         )
         return self._reply(request, progress)

@@ -15,11 +15,9 @@ class EdgekvParams(Body):
     """The object `edgekv`: fields of edgekv's own.
 
     focus: read with the last user message in mind, or with this question or the parts of one; None = as the server does
-    passes: a request is read once
     coverage: a stream tells at its end what is kept of the conversation
     """
 
     focus: bool | str | Annotated[list[FocusPart], Field(min_length=1, max_length=16)] | None = None
-    passes: Literal[1] = 1
     coverage: bool = False
     on_overflow: Literal["evict", "error"] = "evict"

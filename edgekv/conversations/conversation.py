@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,11 +17,11 @@ from edgekv.archive.stored_rows import archive_sections
 from edgekv.cells.block_loop import BlockLoop
 from edgekv.cells.feeds import Feeding
 from edgekv.cells.loaded_model import LoadedModel
-from edgekv.errors import CeilingError, ConfigError, GrammarError, SessionError
+from edgekv.errors import CeilingError, GrammarError, SessionError
 from edgekv.generation.generator import ReplyGenerator, after
 from edgekv.generation.request import GenerationRequest, Logging, RewindRequest
 from edgekv.generation.stats import Stats
-from edgekv.prompt.turns import BEGINNINGS, HISTORIES, Probe
+from edgekv.prompt.turns import BEGINNINGS, HISTORIES
 from edgekv.store.log import Turn
 from edgekv.store.snapshot_file import Section
 
@@ -253,12 +252,6 @@ class Conversation:
             tokens, probe, pauses = self._prompts.history_prompt(request, stats, self._kept()[0])
         else:
             tokens, probe = self._prompts.turn_prompt(request, stats)
-        if request.passes > 1 and probe.tokens:  # if all of it fits, a second pass finds the same
-            answer = yield from self._first_pass(request, tokens, probe, matcher, stats)
-            if answer is None:
-                return
-            matcher = None if request.grammar is None else loaded.matcher(request.grammar)
-            tokens, probe = self._prompts.turn_prompt(request, stats, answer)
         stats.finish_reason = "closed"  # unless another reason is noted below
         told = None
         if request.prompt_logprobs and request.logprobs is not None:
@@ -307,46 +300,6 @@ class Conversation:
         """Bring the state into agreement with the cells, which it has, and free what an interrupted switch left."""
         self.state.settle()
         self._slots.forget_copy(self.state)
-
-    def _first_pass(
-        self,
-        request: GenerationRequest,
-        tokens: Iterator[int],
-        probe: Probe,
-        matcher: Matcher | None,
-        stats: Stats,
-    ) -> Feeding[str | None]:
-        """Read, answer, and go back; returns the answer, which is not yielded. None = the reply was cancelled.
-
-        The answer is at most as long as the next probe has room for. Before anything is read, raises CeilingError if
-        there is no room to keep the conversation meanwhile, and ConfigError if the question leaves no room.
-        """
-        room = self._prompts.turns.room_for_answer(request.question or "", self._open().options.probe_tokens)
-        if room < 1:
-            n_tokens = self._open().options.probe_tokens
-            raise ConfigError(
-                f"passes=2 reads with the question and the first answer in mind, but the question fills the probe of "
-                f"{n_tokens} tokens; ask a shorter one, or open the runtime with probe_tokens={2 * n_tokens}"
-            )
-        before = None if self.state.n_past == 0 else self.snapshot()
-        started = time.perf_counter()
-        stats.finish_reason = "closed"
-        if not (yield from self._prompts.read(tokens, request.kind, stats, probe)):
-            return None
-        said: list[str] = []
-        first = replace(request, max_tokens=room if request.max_tokens is None else min(room, request.max_tokens))
-        yield from self._generator.pieces(first, matcher, None, stats, keep=said.append)
-        if self.cancelled.is_set():
-            stats.finish_reason = "cancelled"
-            yield from said  # the conversation holds this text
-            return None
-        if before is None:
-            self._swapped_in()
-            self.state.go_back(0)
-        else:
-            self.restore(before)
-        stats.next_pass(time.perf_counter() - started)
-        return "".join(said)
 
     def common_prefix_length(self, request: GenerationRequest) -> int:
         """Return the length of the longest common prefix of a history and the log.

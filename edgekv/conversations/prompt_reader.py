@@ -63,11 +63,10 @@ class PromptReader:
         self._loaded.options.check_budget(self._loaded.plan.budget_cells, n_pinned)
         self._state.pinned = ((0, n_pinned),)
 
-    def turn_prompt(self, request: GenerationRequest, stats: Stats, answer: str = "") -> tuple[Iterator[int], Probe]:
+    def turn_prompt(self, request: GenerationRequest, stats: Stats) -> tuple[Iterator[int], Probe]:
         """Return the tokens to read for a turn, and the probe to read them with.
 
         Changes nothing but `stats`, unless only a part of the opening was read before: then the opening is read again.
-        answer: of a first pass
         """
         state, loaded = self._state, self._loaded
         if state.turns == "opening":
@@ -78,7 +77,7 @@ class PromptReader:
         state.block_loop.repositioning.check_length(state.n_past + stats.prompt_tokens)
         fits = state.n_cells + stats.prompt_tokens <= loaded.plan.budget_cells
         question = None if fits else request.question
-        probe = NO_PROBE if question is None else self.turns.probe(question, loaded.options.probe_tokens, answer)
+        probe = NO_PROBE if question is None else self.turns.probe(question, loaded.options.probe_tokens)
         mark = self._marker(request.kind, state.n_past + len(pending))
         return itertools.chain(pending, prompt.tokens(mark)), probe
 

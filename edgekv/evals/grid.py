@@ -24,7 +24,7 @@ from edgekv.policies import parse_policy
 from .case import Case, Task
 from .qa import read_items
 from .results import Results, key_of
-from .setting import AS_GIVEN, FULL, OFF, TWICE, OpenRuntime, Setting
+from .setting import AS_GIVEN, FULL, OFF, OpenRuntime, Setting
 from .tasks import TASKS
 
 LENGTHS, SAMPLES = (1000,), 10
@@ -104,10 +104,6 @@ class Grid:
             self.check_asks("metric", ", ".join(self.metrics), "a metric")
         for metric in self.metrics:
             _one_of("metric", metric, self.tasks[self.task].metrics)
-        if self.metrics and TWICE in self.focus:
-            raise ConfigError(
-                f"metric={self.metrics[0]} with focus={TWICE}; it is measured in one reading, so leave one of them out"
-            )
 
     def check_asks(self, name: str, value: object, what: str) -> None:
         """Raise ConfigError for an option, which gives `what`, unless the task asks questions with known answers."""

@@ -13,7 +13,7 @@ from edgekv.generation.sampler import GREEDY
 
 from .answer_likelihood import answer_nll, read_question
 from .document import Question
-from .setting import ALL, ALL_WHOLE, KNOWN, TURN, TWICE, WHOLE, Setting
+from .setting import ALL, ALL_WHOLE, KNOWN, TURN, WHOLE, Setting
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def ask_all(
 ) -> list[Answered]:
     """Ask questions about a text in a file.
 
-    With the focus "question", "whole" and "twice" a question is known while the text is read. With "turn" it is read
+    With the focus "question" and "whole" a question is known while the text is read. With "turn" it is read
     right after the text, in the same turn. These settings read the text once for each question, and once more if
     something is measured beside the reply.
     With any other focus the text is read once and compacted to the budget before any question is asked, and each
@@ -118,8 +118,7 @@ def _in_one_turn(
     found = []
     for question in questions:
         with runtime.session() as session:
-            how = {"passes": 2} if focus == TWICE else {"focus": _focus(focus, question)}
-            reply = _reply(session, question, files=[text], progress=progress, **how)
+            reply = _reply(session, question, files=[text], progress=progress, focus=_focus(focus, question))
         progress = nll = None
         cells: Mapping[str, float] = {}
         if with_nll or look is not None:

@@ -10,8 +10,8 @@ from edgekv.planning.planner import check_device
 from edgekv.policies import parse_policy
 
 FULL = "full"
-OFF, GENERAL, QUESTION, WHOLE, TWICE, TURN = "off", "general", "question", "whole", "twice", "turn"
-KNOWN = (QUESTION, WHOLE, TWICE)  # a question is known while the text is read for it
+OFF, GENERAL, QUESTION, WHOLE, TURN = "off", "general", "question", "whole", "turn"
+KNOWN = (QUESTION, WHOLE)  # a question is known while the text is read for it
 ALL, ALL_WHOLE = "all", "all-whole"  # all questions are known while the text is read once
 LONG_PROBE = 128  # tokens of a probe with several questions, or a question and an answer
 AS_GIVEN = 0  # 0 = do not cut the text
@@ -26,9 +26,9 @@ class Setting:
     budget: cells each (layer, KV head) keeps; means nothing under "full"
     focus: what is fed as a probe between blocks, scored by `focus_policy` (None = the default one): "off" = nothing,
         "general" = the general question of `Session.read`, "question" = what is asked afterwards, or any other
-        question; "whole" = what is asked, as one part; "twice" = what is asked, in two passes; "all" = all that is
-        asked of a text, each a part, and "all-whole" = the same as one part; "turn" = nothing, but what is asked ends
-        the turn that the text begins, and is read with it
+        question; "whole" = what is asked, as one part; "all" = all that is asked of a text, each a part, and
+        "all-whole" = the same as one part; "turn" = nothing, but what is asked ends the turn that the text begins,
+        and is read with it
     memory: ceiling of a process of its own in which each text is read; None = texts are read one after the other in
         this process, with the machine's memory for a ceiling, since it is the budget that is measured
     evict_every: generated tokens between two evictions; None = a block
@@ -135,7 +135,7 @@ class Setting:
             "budget": self.budget,
             "focus": self.focus not in (OFF, TURN),
             "focus_policy": None if self.focus in (OFF, TURN) else self.focus_policy,
-            **({"probe_tokens": LONG_PROBE} if self.focus in (TWICE, ALL, ALL_WHOLE) else {}),
+            **({"probe_tokens": LONG_PROBE} if self.focus in (ALL, ALL_WHOLE) else {}),
             "n_sink": self.n_sink,
             "recent": self.recent,
             "reposition": self.reposition,

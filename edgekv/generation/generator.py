@@ -74,7 +74,6 @@ class ReplyGenerator:
         matcher: Matcher | None,
         reader: ToolCallReader | None,
         stats: Stats,
-        keep: Callable[[str], None] | None = None,
     ) -> Feeding[None]:
         """Yield a reply in pieces, from the logits of the last batch on, and the feed of each token after its piece.
 
@@ -82,15 +81,12 @@ class ReplyGenerator:
 
         matcher: the grammar that the reply follows; None = it is free
         reader: takes tool calls out of the reply; None = no tools
-        keep: takes the pieces, and empty ones are yielded; None = they are yielded
         """
         block_loop = self._swapped_in()
         with closing(TokenSelector(request, matcher, self._state.sampler, self._engine.context, reader)) as selector:
             tokens = ReplyTokens(request, selector, block_loop, self._state, stats)
             for piece in selector.pieces(tokens, stats):
-                if keep is not None:
-                    keep(piece)
-                yield piece if keep is None else ""
+                yield piece
                 if not selector.has_stopped and tokens.goes_on(cancelled=self._cancelled.is_set()):
                     try:
                         yield from self._feed(tokens, selector, stats)
@@ -155,7 +151,7 @@ class ReplyTokens:
         selector, stats = self._selector, self._stats
         token = selector.next(self.block_loop.logits_row)
         if stats.generated_tokens == 0:
-            stats.ttft_s = stats.first_pass_s + stats.prefill_s + time.perf_counter() - self._started
+            stats.ttft_s = stats.prefill_s + time.perf_counter() - self._started
         if selector.is_end(token):
             self._state.note_end(selector.state(ended=True))
             stats.finish_reason = "end"

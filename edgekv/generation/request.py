@@ -173,7 +173,6 @@ class GenerationRequest:
     tokens: token ids to read, for "tokens" and "ahead"
     instruction: put before the last content if the turn has another one above it
     question: the question to read with, or several texts, each a part of it; None = none
-    passes: number of times to read the content, the second time with the first answer in mind
     max_tokens, stop, stop_tokens, min_tokens, allow_loops, ignore_eos, sampling, logprobs: as in `GenerationOptions`
     grammar: the grammar that the reply follows, or that of its JSON schema; None = a free reply
     prompt_logprobs: the reply begins with the prompt's own tokens, each with the log probabilities of its place
@@ -192,7 +191,6 @@ class GenerationRequest:
     kind: Kind
     instruction: str = ""
     question: str | tuple[str, ...] | None = None
-    passes: int = 1
     max_tokens: int | None = MAX_TOKENS
     stop: tuple[str, ...] = ()
     stop_tokens: tuple[int, ...] = ()
@@ -247,8 +245,6 @@ class GenerationRequest:
             raise ConfigError(
                 "prompt_logprobs=True needs a text or token ids, and logprobs=; give both, or leave it out"
             )
-        if self.passes not in (1, 2) or isinstance(self.passes, bool):
-            raise ConfigError(f"passes={self.passes!r} is not possible; give 1 or 2")
         if self.shared is not None and not _is_count(self.shared):
             raise ConfigError(f"shared={self.shared!r} is not possible; give a number of tokens, at least 0, or None")
         if self.on_overflow not in ON_OVERFLOW:

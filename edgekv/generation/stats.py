@@ -42,8 +42,6 @@ class Stats:
     keeping_failure: why a kept session keeps no more tokens, and how many it has; "" = it keeps all
     recallable_tokens: those without a cell, on average over heads
     drafted_tokens, accepted_tokens: tokens decoded as drafts, and the accepted ones among them
-    passes, first_pass_s: number of times that the prompt was read, and the time from the start until it was read again.
-        Evictions, probes, drafts and their times count both passes; tokens and other times are those of the last one
     prefill_s: time to read the prompt
     ttft_s: time from the start of reading to the first token, which may be the end of the reply
     decode_s: time to generate all tokens
@@ -79,8 +77,6 @@ class Stats:
     cells_used: int = 0
     budget_cells: int = 0
     even_cells: bool = True
-    passes: int = 1
-    first_pass_s: float = 0.0
     prefill_s: float = 0.0
     ttft_s: float = 0.0
     decode_s: float = 0.0
@@ -115,13 +111,6 @@ class Stats:
     def decode_tok_per_s(self) -> float:
         """Tokens generated a second, without the first: that one comes from reading the prompt."""
         return (self.generated_tokens - 1) / self.decode_s if self.generated_tokens > 1 else 0.0
-
-    def next_pass(self, seconds: float) -> None:
-        """Begin to count a second pass, after so many seconds."""
-        self.passes, self.first_pass_s = 2, seconds
-        self.read_tokens = self.generated_tokens = 0
-        self.prefill_s = self.ttft_s = self.decode_s = 0.0
-        self.finish_reason = self.stop_text = ""
 
     def finish(self, work: Work, before: Work, *, tokens_seen: int, cells_used: int) -> None:
         """Take the counters of a block loop since `before`, and the memory peak."""

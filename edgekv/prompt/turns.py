@@ -154,12 +154,11 @@ class Turns:
             prompt.template(before).content(*contents[i], role=roles[i])
         return (prompt if goes_on else prompt.template(form.after)).end()
 
-    def probe(self, question: str | Sequence[str], n_tokens: int, answer: str = "") -> Probe:
+    def probe(self, question: str | Sequence[str], n_tokens: int) -> Probe:
         """Make the probe whose attention scores the cells: the question, as a turn of its own after the text.
 
         A question with more than n_tokens is cut to its last n_tokens.
         question: a text, whose parts `parts_of` finds, or its parts
-        answer: a reply to it; its first tokens are a part of their own, as many as there is room for
 
         Raises ConfigError if several given parts have no room.
         """
@@ -177,16 +176,8 @@ class Turns:
                 f"open the runtime with probe_tokens={len(tokens)}"
             )
         n_left = max(0, len(tokens) - n_tokens)
-        if answer:
-            tokens += Prompt(self._model).template(form.after_user).content(answer).tokens()
-            ends.append(len(tokens))
-        ends = [min(end, n_left + n_tokens) - n_left for end in ends]
-        return Probe(tokens[n_left : n_left + n_tokens], tuple(end for end in dict.fromkeys(ends) if end > 0))
-
-    def room_for_answer(self, question: str | Sequence[str], n_tokens: int) -> int:
-        """Return the number of tokens of an answer that fit a probe beside the question."""
-        n_question = len(self.probe(question, n_tokens).tokens)
-        return max(0, n_tokens - n_question - len(self._model.tokenize(self._format.after_user, special=True)))
+        ends = [end - n_left for end in ends]
+        return Probe(tokens[n_left:], tuple(end for end in dict.fromkeys(ends) if end > 0))
 
 
 def _apart(parts: Sequence[str]) -> list[str]:

@@ -112,7 +112,7 @@ def test_a_disk_without_room_for_the_archive_is_found_before_the_reading(model, 
     assert run_here(*read, "small", "--archive", "off").returncode == 0
 
 
-@pytest.mark.parametrize("options", [[], ["--focus-on", "word3"], ["--passes", "2"], ["--focus-policy", "snapkv"]])
+@pytest.mark.parametrize("options", [[], ["--focus-on", "word3"], ["--focus-policy", "snapkv"]])
 def test_ask_reads_with_its_question_and_recalls_with_it(model, text_file, options):
     asked = ["ask", "-m", model, *SMALL, *REPLY, *ARCHIVED, "-f", text_file(LONG), "What?", "--json", *options]
     report = json.loads(run_here(*asked).stdout)

@@ -23,7 +23,7 @@ def test_ask_json_prints_one_object_and_nothing_else(model, book):
     assert set(report) == {
         *("answer", "model", "policy", "budget_cells", "block", "kv_type", "prompt_tokens", "generated_tokens"),
         *("finish_reason", "evictions", "repositions", "budgets", "kv_bytes", "focus", "memory", "timing"),
-        *("drafted_tokens", "accepted_tokens", "passes", "tokens_seen", "kept_tokens", "forgotten_tokens"),
+        *("drafted_tokens", "accepted_tokens", "tokens_seen", "kept_tokens", "forgotten_tokens"),
         *("recalls", "recalled_cells", "scanned_tokens", "archived_tokens", "recallable_tokens", "archived_bytes"),
         "archive_failure",
     }
@@ -35,7 +35,7 @@ def test_ask_json_prints_one_object_and_nothing_else(model, book):
     assert report["memory"]["peak_rss_bytes"] <= report["memory"]["ceiling_bytes"]
     assert set(report["timing"]) == {
         *("load_s", "prefill_s", "ttft_s", "prefill_tok_per_s", "decode_tok_per_s"),
-        *("probe_s", "score_s", "compact_s", "recall_s", "archive_s", "first_pass_s"),
+        *("probe_s", "score_s", "compact_s", "recall_s", "archive_s"),
     }
     assert (report["budget_cells"], report["block"], report["policy"]) == (64, 32, "keydiff(rope=off)")
     assert report["prompt_tokens"] > 400
@@ -46,17 +46,11 @@ def test_ask_json_prints_one_object_and_nothing_else(model, book):
     assert report["timing"]["probe_s"] > 0
 
 
-def test_ask_reads_twice_and_for_several_things(model, book):
+def test_ask_reads_for_several_things(model, book):
     asked = ("ask", "-m", model, *SMALL, "What?", "--max-tokens", 4, "--json")
-    for source, text in ((("-f", book), ""), ((), words(200))):  # what comes through a pipe is copied
-        found = run_here(*asked, *source, "--passes", 2, stdin=text)
-        assert found.returncode == 0, found.stderr
-        report = json.loads(found.stdout)
-        assert report["passes"] == 2
-        assert 0 < report["timing"]["first_pass_s"] < report["timing"]["ttft_s"]
     several = run_here(*asked, "-f", book, "--focus-on", "a", "--focus-on", "b")
     assert json.loads(several.stdout)["focus"].startswith("snapkv(")
-    refused = run_here(*asked, "-f", book, "--focus-on", "word " * 99, "--focus-on", "b", "--passes", 2)
+    refused = run_here(*asked, "-f", book, "--focus-on", "word " * 99, "--focus-on", "b")
     assert refused.returncode != 0
     assert "focus has 2 parts of " in json.loads(refused.stdout)["error"]["message"]
 

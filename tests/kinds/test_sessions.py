@@ -10,7 +10,6 @@ from evicting import BY_STATE, OF_EACH_STATE, SHALLOW
 
 import edgekv
 from edgekv.binding.model import Model
-from edgekv.prompt.turns import Turns
 
 TEXT = "the old house by the river stood empty since the flood of that year " * 12
 
@@ -54,23 +53,6 @@ def test_a_worker_says_the_same(family_model, name):
     """One model of each kind of layer. Where a reply ends by itself, too: nobody talks on in the worker."""
     path = family_model(name)
     assert replies(path, isolated=True, archive="off") == replies(path, archive="off")
-
-
-@pytest.mark.parametrize("name", BY_STATE)
-def test_a_second_pass_finds_nothing_of_the_first(talkative, family_model, name, monkeypatch, tmp_path):
-    """Not in windows and recurrent states either; here it does not have the first answer in mind."""
-    probe, path = Turns.probe, tmp_path / "text.txt"
-    monkeypatch.setattr(Turns, "probe", lambda turns, question, n, answer="": probe(turns, question, n))
-    path.write_text(TEXT)
-    common = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "probe_tokens": 64}
-
-    def said(runtime, passes):
-        with runtime.session() as session:
-            pieces = session.ask("Who? Where?", files=[path], max_tokens=8, instruction="", passes=passes)
-            return "".join(pieces), session.n_past
-
-    with edgekv.Runtime(family_model(name), **common) as runtime:
-        assert said(runtime, 2) == said(runtime, 1)
 
 
 def conversation(session, question):

@@ -84,13 +84,6 @@ def test_a_text_that_is_read_with_a_question_is_recalled_from(archived, text, fo
         assert block_loop.cache.n_cells - block_loop.budget == RECALLED + SETTINGS["block"] // 4 + 1
 
 
-def test_a_text_that_is_read_twice_is_recalled_from_both_times(open_runtime, text):
-    with open_runtime(**ARCHIVED | {"probe_tokens": 64}) as rt, rt.session() as session:
-        "".join(session.ask("What?", text, passes=2, max_tokens=2, sampling=GREEDY))
-        assert (session.stats.recalls, session.stats.recalled_cells) == (2, 2 * RECALLED)
-        assert session.stats.probes > 0
-
-
 @pytest.mark.parametrize("policy", ["h2o", "ahakv", "h2o+pyramid"])
 def test_a_policy_that_adds_scores_up_has_all_archived_that_it_scores(open_runtime, policy):
     """Such a policy scores before the cells are full, and every scoring lays the rows out anew."""

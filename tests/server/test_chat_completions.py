@@ -108,7 +108,6 @@ def test_a_resent_conversation_costs_its_difference(ask):
         ({"grammar": 'root ::= "a"', "json_schema": {}}, "grammar", "invalid_value"),
         ({"stop": 5}, "stop", "invalid_value"),
         ({"edgekv": {"on_overflow": "explode"}}, "edgekv.on_overflow", "invalid_value"),
-        ({"edgekv": {"passes": 2}}, "edgekv.passes", "invalid_value"),
     ],
     ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
 )
