@@ -20,7 +20,7 @@ from .row_files import Keeper, Mark, Rows, RowsFile
 
 # The queries of the first probe come from cells that lack the fact. The second probe sees what the first recalled.
 ROUNDS = 2
-BEFORE, AFTER = 20, 10  # positions; the tokens after a hit matter more than the tokens before it
+BEFORE, AFTER = 40, 10  # positions; the tokens after a hit matter more than the tokens before it
 MOST_RECALLED = 64  # cells of a head
 
 # (heads scanned, heads of all rounds) -> False to stop. The driver of the recall gets what it yields
