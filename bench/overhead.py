@@ -139,15 +139,11 @@ def run_share(options, book: str) -> list[Row]:
     block, budget = options.block, options.share_budget
     policies = [edgekv.policies.parse_policy(spec) for spec in options.policy or SHARE_POLICIES]
     shares: list[list[float]] = [[] for _ in policies]
-    divides = next((policy for policy in policies if policy.spread == "given"), None)  # needs heads of any length
-    with opened(options, budget=budget, policy=divides) as runtime:
+    with opened(options, budget=budget) as runtime:
         n_blocks = 1 + 2 * len(policies) * options.blocks
         tokens = prose.first_tokens(runtime.model, book, budget + block * n_blocks)
-        table = runtime.block_loop.cache.shares
         runtime.block_loop.cache.close()
         cache = runtime.block_loop.cache = Cache(runtime.context, cache_params(policies, block))
-        if table:
-            cache.share_by(table)
         for p0 in range(0, len(tokens) - block + 1, block):
             started = time.perf_counter()
             cache.feed(tokens[p0 : p0 + block])

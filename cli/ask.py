@@ -18,7 +18,6 @@ from edgekv.generation.request import INSTRUCTION, ProgressCallback
 from edgekv.store.session_names import existing_path_of, saved_names
 
 from .files import text_files
-from .measure_heads import MeasureHeads, measure_at_first_use
 from .render import print_footer, reading_bar, write
 from .shared_options import (
     AsJson,
@@ -59,7 +58,6 @@ def ask(
     raw: Raw = False,
     json_schema: JsonSchema = None,
     grammar: Grammar = None,
-    measure_heads: MeasureHeads = True,
     as_json: AsJson = False,
 ) -> None:
     """Answer a question about text files of any length, under the memory ceiling.
@@ -75,8 +73,6 @@ def ask(
         raise edgekv.ConfigError(f"{saved!r} has a system message of its own; leave out --system, or --from")
     with ExitStack() as stack:
         files = stack.enter_context(text_files(file))
-        if measure_heads:
-            measure_at_first_use(runtime)
         rt = stack.enter_context(opened(runtime))
         session = stack.enter_context(rt.session(system) if begun is None else rt.load_session(begun, history=False))
         _answer(rt, session, lambda bar: session.ask(question, files, **arguments, progress=bar), as_json=as_json)
@@ -94,7 +90,6 @@ def complete(
     ] = None,
     json_schema: JsonSchema = None,
     grammar: Grammar = None,
-    measure_heads: MeasureHeads = True,
     as_json: AsJson = False,
 ) -> None:
     """Continue a text of any length, as it stands, under the memory ceiling. Base models can do nothing else.
@@ -109,8 +104,6 @@ def complete(
         files = stack.enter_context(text_files(file))
         if not text and not files:
             raise edgekv.InputError("there is nothing to continue; give a text, name files with -f, or pipe one in")
-        if measure_heads:
-            measure_at_first_use(runtime)
         rt = stack.enter_context(opened(runtime | {"grammars": bool(limits)}))
         session = stack.enter_context(rt.session())
         arguments = reply_arguments(reply) | limits | {"files": files}

@@ -32,7 +32,6 @@ COMMANDS = {
     "devices": "devices:devices",
     "rpc-server": "devices:rpc_server",
     "bench": "bench:bench",
-    "heads": "measure_heads:heads",
     "sessions": "sessions:app",
     "eval": "evaluate:app",
     "models": "models:app",

@@ -24,7 +24,6 @@ from edgekv.store.session_names import path_of, save_as, writable_path_of
 from edgekv.store.snapshot_file import sizes_of
 
 from .files import text_files
-from .measure_heads import MeasureHeads, measure_at_first_use
 from .render import print_footer, reading_bar, say
 from .shared_options import System, opened, with_common_options
 
@@ -46,7 +45,6 @@ def read(
         typer.Option(metavar="TEXT", help="Question to read with; again for more. Default: none, or a general one."),
     ] = None,
     system: System = None,
-    measure_heads: MeasureHeads = True,
     force: Annotated[
         bool, typer.Option("--force", help="Replace what has that name, and begin anew where it was read in part.")
     ] = False,
@@ -65,8 +63,6 @@ def read(
             check_unused(replaced)
     with ExitStack() as stack:
         files = stack.enter_context(text_files(file))
-        if measure_heads:
-            measure_at_first_use(runtime)
         rt = stack.enter_context(opened(runtime))
         if partial.exists() and not force:
             session = stack.enter_context(rt.load_session(partial, keep=is_kept(partial)))

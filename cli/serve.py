@@ -17,7 +17,6 @@ from edgekv.memory import process
 from edgekv.memory.sizes import parse_size
 from edgekv.store.temp_folder import TempFolder
 
-from .measure_heads import MeasureHeads, measure_at_first_use
 from .render import archive_line, loading
 from .shared_options import with_common_options
 
@@ -137,7 +136,6 @@ def serve(
             rich_help_panel=KEPT,
         ),
     ] = None,
-    measure_heads: MeasureHeads = True,
 ) -> None:
     """Serve the model to programs that speak the API of OpenAI, Anthropic or Ollama. Ctrl-C ends it.
 
@@ -180,8 +178,6 @@ def serve(
             focus=runtime["focus"],
         )
         with listening(host, port) as listener:
-            if measure_heads:
-                measure_at_first_use(runtime | {"model": model})
             with loading():
                 application = Application.over(lambda: open_runtime(model, keep, **options), settings)
             opened = application.state.pool.runtime

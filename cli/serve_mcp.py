@@ -9,7 +9,6 @@ import typer
 
 from edgekv.extras import needed
 
-from .measure_heads import MeasureHeads, measure_at_first_use
 from .shared_options import opened, with_common_options
 
 
@@ -20,7 +19,6 @@ def mcp(
         list[Path] | None,
         typer.Option(help="Folder whose files may be read; again for more. Default: the current one."),
     ] = None,
-    measure_heads: MeasureHeads = True,
 ) -> None:
     """Offer agents two tools over standard input and output (MCP): read a document once, and ask about it.
 
@@ -29,7 +27,5 @@ def mcp(
     needed("mcp.server", "mcp")  # the plan counts what it takes
     from edgekv.server.mcp_documents import Documents, mcp_server
 
-    if measure_heads:
-        measure_at_first_use(runtime)
     with opened(runtime, goes_back=True) as rt:
         mcp_server(Documents(rt, folder or [Path.cwd()])).run("stdio")

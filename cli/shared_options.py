@@ -110,8 +110,8 @@ def common(
         str | None,
         typer.Option(
             metavar="SPEC",
-            help="Eviction policy, with options as in 'keydiff(kernel=15)'. Default: keydiff(rope=off), of the default "
-            "model keydiff; with --budget up to 1024 and a table (`edgekv heads`) keydiff(rope=off)+heads+merge.",
+            help="Eviction policy, with options as in 'keydiff(kernel=15)'. Default: keydiff(rope=off), or keydiff of "
+            "models whose keys cannot be turned back.",
         ),
     ] = None,
     budget: Annotated[

@@ -67,7 +67,7 @@ def plan(
         console.print(_devices(made))
     if parallel > 1:
         console.print(f"{parallel} sessions share each step; what follows is about one of them", soft_wrap=True)
-    for line in _lines(survey, open_policy=runtime["policy"] is None):
+    for line in _lines(survey):
         console.print(line, soft_wrap=True)
     if made.cell_bytes:
         console.print(_alternatives(survey))
@@ -96,9 +96,7 @@ def _devices(made: edgekv.Plan) -> Table:
     return table
 
 
-def _lines(survey: edgekv.Survey, *, open_policy: bool) -> Iterator[str]:
-    from edgekv.planning.choice import lacks_table  # other commands show their help without it
-
+def _lines(survey: edgekv.Survey) -> Iterator[str]:
     made, more = survey.plan, survey.with_more
     if not made.cell_bytes:
         yield "no layer attends to the whole text: nothing grows with it, and nothing is evicted"
@@ -111,12 +109,6 @@ def _lines(survey: edgekv.Survey, *, open_policy: bool) -> Iterator[str]:
         yield (
             "these are few: asked about a text, the default model found 19 of 20 facts with 256 cells and 12 with 128; "
             "give it more memory, or take a smaller model"
-        )
-    if open_policy and lacks_table(made):
-        yield (
-            f"the model has no table of its heads; the first read, chat, complete or serve with named cells, as in "
-            f"--budget {made.budget_cells}, measures one, once (edgekv heads), and then they keep more of a text that "
-            "is read before its questions"
         )
     if cost := streaming_cost(made, UBATCH):
         yield str(cost)

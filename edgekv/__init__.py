@@ -30,7 +30,6 @@ __all__ = [
     "Token",
     "TokenLogprob",
     "Turn",
-    "measure_heads",
     "plan",
     "policies",
     "survey",
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from . import policies
     from .conversations.coverage import Shaded
     from .conversations.snapshot import Snapshot
-    from .evals.measured_heads import measure_heads
     from .generation.logprobs import Piece, Token, TokenLogprob
     from .generation.reply import Reply
     from .generation.request import Progress
@@ -75,7 +73,6 @@ else:
         "Token": "generation.logprobs",
         "TokenLogprob": "generation.logprobs",
         "Turn": "store.log",
-        "measure_heads": "evals.measured_heads",
         "plan": "runtime",
         "survey": "runtime",
     }

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from .addresses import Server
 
 RECENT = 32  # newest tokens that are protected by default, unless a probe scores
-LEAST_RECENT, RECENT_SHARE = 4, 16  # under given shares of heads: at least 4, or one cell in 16
 MOST_CELLS = 1 << 30  # the largest budget
 REPOSITION = ("auto", "always", "never")
 MOST_BLOCK = 4096  # tokens
@@ -62,18 +61,9 @@ MEANT = {
     "system": "give it to Runtime.session",
 }
 
-DEFAULT_POLICY = "keydiff"  # models that have a name, and those whose keys cannot be turned back
-UNTURNED_POLICY = "keydiff(rope=off)"  # the default for other models
-DIVIDED_POLICY = "keydiff(rope=off)+heads"  # the default for few cells on a device, of models with a table of heads
-MERGED_POLICY = DIVIDED_POLICY + "+merge"  # the same for cells in the processor's memory
-
-
-def default_focus(*, divided: bool = False, merged: bool = False) -> str:
-    """Return the policy that scores by a probe, chosen by measurement (docs/choosing-a-policy.md).
-
-    divided, merged: whether the runtime's own policy divides cells by a table of heads, and keeps means
-    """
-    return "snapkv(window=64, kernel=61, aggregate=max)" + "+heads" * divided + "+merge" * merged
+DEFAULT_POLICY = "keydiff(rope=off)"  # chosen by measurement (docs/choosing-a-policy.md)
+TURNED_POLICY = "keydiff"  # the default for models whose keys cannot be turned back
+DEFAULT_FOCUS = "snapkv(window=64, kernel=61, aggregate=max)"  # what scores by a probe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,11 +88,10 @@ class Options:
     threads: None = one for every processor
     parallel: sessions that share each step, each with cells of its own; the others are swapped out
     n_sink: first positions that are never evicted
-    recent: newest tokens that are never evicted; None = 32, or with `heads` a sixteenth of the budget if that is
-        less; none while a probe or a replay of what is read scores
+    recent: newest tokens that are never evicted; None = 32, but none while a probe or a replay of what is read scores
     evict_every: generated tokens between two evictions; None = a block, 1 = as in the papers
     focus: read files with the question as a probe between blocks; a probe takes cells of its own
-    focus_policy: what scores by the probe's attention; None = `policy` if it reads queries, else `default_focus`
+    focus_policy: what scores by the probe's attention; None = `policy` if it reads queries, else `DEFAULT_FOCUS`
     probe_tokens: longest probe; of a longer question only the last tokens are fed
     reposition: turn kept keys to adjacent RoPE positions, so that a text may be longer than the trained context:
         "auto" = if a text is longer than half of it, "always" = at every eviction, "never"
@@ -183,7 +172,6 @@ class Options:
     split: tuple[float, ...] | None = field(init=False)
     parsed_policy: Policy = field(init=False)
     parsed_focus: Policy = field(init=False)
-    turned_focus: Policy = field(init=False)
     n_threads: int = field(init=False)
     archive_bytes: int | None = field(init=False)
     archive_obstacle: str = field(init=False)
@@ -208,9 +196,8 @@ class Options:
         object.__setattr__(self, "yields", _share("yields", self.yields))
         object.__setattr__(self, "split", _split(self.tensor_split))
         object.__setattr__(self, "tensor_split", self.split)
-        object.__setattr__(self, "parsed_policy", parse_policy(DEFAULT_POLICY if self.policy is None else self.policy))
+        object.__setattr__(self, "parsed_policy", parse_policy(TURNED_POLICY if self.policy is None else self.policy))
         object.__setattr__(self, "parsed_focus", self._focus())
-        object.__setattr__(self, "turned_focus", self._turned_focus())
         object.__setattr__(self, "n_threads", default_threads() if self.threads is None else self.threads)
         object.__setattr__(self, "archive_bytes", _archive_bytes(self.archive))
         object.__setattr__(self, "archive_obstacle", self._archive_obstacle())
@@ -342,7 +329,7 @@ class Options:
     def _focus(self) -> Policy:
         """Return the policy that scores by a probe: the one named for it, or the runtime's own if it reads queries."""
         own = self.parsed_policy
-        default = default_focus(divided=own.spread == "given", merged=own.merges)
+        default = f"{DEFAULT_FOCUS}+merge" if own.merges else DEFAULT_FOCUS
         if self.focus_policy is None:
             return own if "queries" in own.reads else parse_policy(default)
         policy = parse_policy(self.focus_policy)
@@ -355,14 +342,6 @@ class Options:
                 "time, such as keydiff or snapkv"
             )
         return policy
-
-    def _turned_focus(self) -> Policy:
-        """Return what scores by a probe while keys are turned: even cells, since divided ones lose facts there.
-
-        A policy that was named stays.
-        """
-        is_named = self.focus_policy is not None or "queries" in self.parsed_policy.reads
-        return self.parsed_focus if is_named else parse_policy(default_focus())
 
     @property
     def maps_weights(self) -> bool:
@@ -386,11 +365,6 @@ class Options:
         """Every policy that may score: the policy itself and, with focus, the one that scores by a probe."""
         return (self.parsed_policy, self.parsed_focus) if self.focus else (self.parsed_policy,)
 
-    @property
-    def divides_by_table(self) -> bool:
-        """True if a policy divides cells by the model's table of head shares."""
-        return any(policy.spread == "given" for policy in self.policies)
-
     @cached_property
     def probe_cells(self) -> int:
         """Cells beyond budget and block that a probe takes while it is scored, or a block that is replayed."""
@@ -401,7 +375,7 @@ class Options:
     def reads_alone(self) -> bool:
         """True if texts are read without the general question, because the policy finds as much without it."""
         policy = self.parsed_policy
-        return self.replays or policy.spread == "given" or policy.base.before_rope
+        return self.replays or policy.base.before_rope
 
     @property
     def replays(self) -> bool:
@@ -440,18 +414,11 @@ class Options:
         """Protected first positions: the policy's own number if it has one."""
         return self.parsed_policy.sinks(self.n_sink)
 
-    @property
-    def may_merge(self) -> bool:
-        """True if cells may be means of evicted ones: coarse types round means away."""
-        return not (self.gpu_layers or self.servers or self.kv_type in COARSE_TYPES)
-
     def recent_cells(self, budget: int, *, probed: bool = False) -> int:
         """Return the number of protected newest cells under a budget. probed: a probe or a replay scores"""
         if probed:
             return self.recent or 0
         recent = RECENT if self.recent is None else self.recent
-        if self.recent is None and self.parsed_policy.spread == "given":  # else a head of few cells holds nothing more
-            recent = min(RECENT, max(LEAST_RECENT, budget // RECENT_SHARE))
         return max(recent, self.parsed_policy.recent(budget))
 
     def check_budget(self, budget: int, n_pinned: int = 0) -> None:

@@ -32,7 +32,7 @@ from .models.catalog import find_model, is_remote
 from .models.header import Header
 from .options import size_or_none
 from .planning.alternatives import Survey
-from .planning.choice import Request, lacks_table, may_lack_table
+from .planning.choice import Request
 from .planning.ledger import LedgerEntry
 from .planning.plan import Plan
 from .policies import Policy
@@ -103,11 +103,6 @@ class Runtime:
             self._yielding = Yielding(float(self.options.yields))
             self._watch = Watch(weakref.WeakMethod(self.note_pressure), system_pressure())
         self.closed = False
-        if may_lack_table(path, policy, budget) and lacks_table(self.plan):
-            log.info(
-                "%s has no table of its heads, so each keeps %d cells; edgekv.measure_heads measures one",
-                *(path.name, self.plan.budget_cells),
-            )
 
     def session(
         self,

@@ -6,7 +6,6 @@ import gc
 import os
 import shutil
 import sys
-from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -138,30 +137,10 @@ def device(request):
 
 @pytest.fixture(autouse=True, scope="session")
 def no_settings(tmp_path_factory):
-    """No test, and no program that one starts, reads the settings of who runs it, or writes tables into the cache."""
+    """No test, and no program that one starts, reads the settings of who runs it."""
     file = tmp_path_factory.mktemp("settings") / "config.toml"
     file.touch()
-    with mock.patch.dict(os.environ, {"EDGEKV_CONFIG": str(file), "EDGEKV_MEASURE_HEADS": "0"}):
-        yield
-
-
-@pytest.fixture(autouse=True, scope="session")
-def no_tables(tmp_path_factory):
-    """No test finds a table of heads in the cache of who runs it, such as one of a tiny model that was tried by hand.
-
-    All else in that cache is there, for tools that build packages or open browsers. Windows has no such variable.
-    """
-    if sys.platform == "win32":
-        yield
-        return
-    own = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    cache = tmp_path_factory.mktemp("cache")
-    (cache / "edgekv").mkdir()
-    for folder, left_out in ((own, "edgekv"), (own / "edgekv", "heads")):
-        for path in folder.iterdir() if folder.is_dir() else ():
-            if path.name != left_out:
-                (cache / path.relative_to(own)).symlink_to(path.absolute())
-    with mock.patch.dict(os.environ, {"XDG_CACHE_HOME": str(cache)}):
+    with mock.patch.dict(os.environ, {"EDGEKV_CONFIG": str(file)}):
         yield
 
 

@@ -14,7 +14,6 @@ import typer
 
 import edgekv
 from edgekv.cli.files import checked_texts, found_files, readable
-from edgekv.cli.measure_heads import MeasureHeads, measure_at_first_use
 from edgekv.cli.render import console, reading_bar, remembered, say
 from edgekv.cli.settings import preset_names, preset_options
 from edgekv.cli.shared_options import Raw, System, opened, reply_arguments, with_common_options, with_reply_options
@@ -85,7 +84,6 @@ def chat(
         bool,
         typer.Option("--history/--no-history", help="Keep what is typed for the next chat.", envvar="EDGEKV_HISTORY"),
     ] = True,
-    measure_heads: MeasureHeads = True,
 ) -> None:
     """Chat under the memory ceiling. Ctrl-C stops a reply, and leaves when it comes twice within a second."""
     arguments = reply_arguments(reply) | {"instruction": "" if raw else INSTRUCTION}
@@ -95,8 +93,6 @@ def chat(
         raise edgekv.ConfigError(
             f"{session!r} has a system message of its own; leave out --system, or give another --session"
         )
-    if measure_heads:  # the planner, which the UI asks, goes by the table
-        measure_at_first_use(runtime)
     completed = {name: command.arguments for name, command in COMMANDS.items()}
     ui = terminal_ui(runtime, completed, plain=plain, remember=history)
     with ExitStack() as stack:

@@ -103,7 +103,7 @@ def _can_draw() -> bool:
 def _has_room(options: dict[str, Any]) -> bool:
     """Return True if a runtime of these options has enough cells beside the editor, or all that it asks for.
 
-    For the editor's sake no more layers may be streamed, and no cells be even that would be divided over heads.
+    For the editor's sake no more layers may be streamed.
     """
     if options["isolated"]:  # the ceiling is for the worker
         return True
@@ -113,10 +113,8 @@ def _has_room(options: dict[str, Any]) -> bool:
     asked = request.of_model(find_model(options["model"])).options
     try:
         plan = edgekv.plan(**options | {"memory": asked.ceiling_bytes - COMFORT_BYTES})
-        if plan.n_streamed or plan.policy != asked.parsed_policy.spec:
-            alone = edgekv.plan(**options)
-            if plan.n_streamed > alone.n_streamed or plan.policy != alone.policy:
-                return False  # weights in memory are worth more than an editor
+        if plan.n_streamed > edgekv.plan(**options).n_streamed:
+            return False  # weights in memory are worth more than an editor
     except edgekv.CeilingError:
         return False
     beside = plan.block + asked.probe_cells
@@ -134,7 +132,7 @@ def _start_again_plain() -> None:
     if os.name == "posix" and as_started and sys.executable:
         sys.stdout.flush()
         sys.stderr.flush()
-        os.execve(sys.executable, sys.orig_argv, os.environ | {"EDGEKV_PLAIN": "1", "EDGEKV_MEASURE_HEADS": "0"})
+        os.execve(sys.executable, sys.orig_argv, os.environ | {"EDGEKV_PLAIN": "1"})
 
 
 def _editor(commands: Mapping[str, Arguments | None], remember: bool) -> Input:

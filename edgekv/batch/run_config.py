@@ -14,7 +14,6 @@ from typing import Any
 import edgekv
 from edgekv.errors import CeilingError, ConfigError
 from edgekv.memory.sizes import MIB
-from edgekv.models.head_shares import shares_digest
 from edgekv.options import Options
 from edgekv.server.slots import n_slots
 from edgekv.store.atomic_write import atomic_write
@@ -131,7 +130,6 @@ def _described(model: Path, options: Options) -> dict[str, Any]:
         "policy": options.parsed_policy.spec,
         "focus_policy": options.parsed_focus.spec if options.focus else None,
         **{name: getattr(options, name) for name in NAMED},
-        **({"head_table": shares_digest(model)} if options.divides_by_table else {}),
         **({"tensor_split": list(options.split)} if options.split else {}),
         **({"chat_template": fingerprint(Path(options.chat_template))} if options.chat_template else {}),
         **({} if options.thinking is None else {"thinking": options.thinking}),

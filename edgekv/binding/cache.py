@@ -13,7 +13,6 @@ from edgekv.counting import counted
 from edgekv.errors import ConfigError, EdgeKVError
 from edgekv.memory.pages import new_pages
 from edgekv.policies import Policy
-from edgekv.policies.heads import native_shares
 
 from . import library, structs
 from .model import Context
@@ -49,26 +48,12 @@ class Cache:
         self.n_query_rows = int(params.n_query_rows)  # newest queries of the text that the cache keeps
         self.repositions = bool(params.repositions)
         self.shape = context.shape()
-        self.shares: tuple[tuple[float, ...], ...] = ()
         self.n_overwritten = 0  # restores and clears so far; each may have replaced the cells
-        self._native_shares: c.Array[c.c_float] | None = None
 
     @property
     def handle(self) -> c.c_void_p:
         """The cache, for calls of the library."""
         return self._handle
-
-    def share_by(self, shares: Sequence[Sequence[float]]) -> None:
-        """Divide cells over heads by these shares, layer by layer, if a policy's `spread` is "given".
-
-        Raises ConfigError for another number of heads than the cache has.
-        """
-        flat = [share for layer in shares for share in layer]
-        if len(flat) != self.shape.n_head_total:
-            named, n_heads = counted(len(flat), "head"), self.shape.n_head_total
-            raise ConfigError(f"shares of {named} do not fit a model of {n_heads}; give one a head")
-        self.shares = tuple(map(tuple, shares))
-        self._native_shares = (c.c_float * len(flat))(*native_shares(flat).tolist())
 
     def close(self) -> None:
         """Free the bookkeeping."""
@@ -259,9 +244,8 @@ class Cache:
             budget,
             probed,
             generating,
-            None if flat is None else (c.c_uint32 * len(flat))(*flat),
             reposition,
-            self._native_shares,
+            None if flat is None else (c.c_uint32 * len(flat))(*flat),
         )
         result = structs.Compaction() if result is None else result
         native.call("edgekv_cache_compact", self._handle, c.byref(params), c.byref(result))

@@ -33,7 +33,7 @@ from . import structs
 
 __all__ = ["bindings", "call", "error_of", "library_path", "load"]
 
-ABI_VERSION = 27
+ABI_VERSION = 28
 ERR_SIZE = 2048
 
 
@@ -86,7 +86,6 @@ _CALLS: dict[str, tuple[Any, ...]] = {
     "edgekv_select": (_P, _P, c.c_size_t, c.c_size_t, _P, _P, _P),
     "edgekv_choose": (_P, _P, _P, _P, c.c_uint32, c.c_uint32, _P, _P),
     "edgekv_allot": (_P, _P, c.c_size_t, _P, c.c_uint32, c.c_uint32, _P),
-    "edgekv_divide": (_P, _P, c.c_size_t, c.c_uint32, c.c_uint32, c.c_uint32, _P),
     "edgekv_layer_budgets": (_P, c.c_uint32, c.c_uint32, c.c_uint32, c.c_uint32, _P),
     "edgekv_wo_norm": (_P, _P, c.c_uint32, c.c_uint32, _P),
     "edgekv_rope_turn": (_P, _P, c.c_uint32, c.c_uint32, c.c_int32, _P),

@@ -339,10 +339,8 @@ class CompactionParams(Input):
         ("policy", c.POINTER(Policy)),
         ("protection", c.POINTER(Protection)),
         ("budget", c.c_uint32),
-        *_members(c.c_int32, "probed generating"),
+        *_members(c.c_int32, "probed generating reposition"),
         ("budgets", c.POINTER(c.c_uint32)),
-        ("reposition", c.c_int32),
-        ("shares", c.POINTER(c.c_float)),
     )
 
 

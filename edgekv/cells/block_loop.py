@@ -17,7 +17,6 @@ from edgekv.binding.convert_cells import restore_cells
 from edgekv.binding.snapshot_meta import CachedSource
 from edgekv.memory.raw_files import RawFile
 from edgekv.options import UBATCH, Options
-from edgekv.policies import Policy
 from edgekv.store.log import TokenLog
 from edgekv.store.snapshot_file import CELLS, Section, SnapshotFile, write_snapshot_file
 
@@ -568,7 +567,7 @@ class BlockLoop:
         reposition = full and self.repositioning.due()
         self._compacting = result = structs.Compaction()
         self.cache.compact(
-            self._focus if probed else options.parsed_policy,
+            self._options.parsed_focus if probed else options.parsed_policy,
             self.budget,
             n_sink=options.sinks,
             recent=options.recent_cells(self.budget, probed=probed or (len(replay) > 0 and not generating)),
@@ -588,11 +587,6 @@ class BlockLoop:
         self.work.compact_s += result.move_us / 1e6
         self.work.crossed_bytes += result.crossed_bytes
         self.work.staged_layers += result.n_staged
-
-    @property
-    def _focus(self) -> Policy:
-        """The policy that scores by a probe."""
-        return self._options.turned_focus if self.repositioning.turns else self._options.parsed_focus
 
     def _ask(self, probe: Sequence[int]) -> Feeding[None]:
         """Feed a probe. Its queries score again if they can be turned, and if scores do not add up."""

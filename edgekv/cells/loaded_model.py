@@ -12,7 +12,6 @@ from edgekv.binding.cache import Cache
 from edgekv.binding.model import Context, Model
 from edgekv.errors import CeilingError, GrammarError
 from edgekv.memory import process
-from edgekv.models.head_shares import find_shares
 from edgekv.models.header import Header, header_digest
 from edgekv.options import Options
 from edgekv.planning.estimate import checked_params
@@ -63,7 +62,6 @@ class LoadedModel:
             self.block_loops: list[BlockLoop] = []
             for slot in range(options.parallel):
                 cache = made.enter_context(closing(open_cache(self.context, options, slot)))
-                share_heads(cache, path, options)
                 replay = BlockReplay.of(self.model, options)
                 loop = BlockLoop(cache, options, plan.budget_cells, self.model.n_ctx_train, replay, self.decoder)
                 self.block_loops.append(loop)
@@ -131,13 +129,6 @@ def open_cache(context: Context, options: Options, slot: int = 0) -> Cache:
     params = checked_params(context, options)
     params.slot = slot
     return Cache(context, params)
-
-
-def share_heads(cache: Cache, path: Path, options: Options) -> None:
-    """Give the cache the table of head shares of its model if a policy needs one. Raises ConfigError without it."""
-    if options.divides_by_table:
-        heads = [cache.layer_heads(layer)[0] for layer in range(cache.shape.n_layer)]
-        cache.share_by(find_shares(path, heads).cells)
 
 
 def _rehearse() -> None:

@@ -26,8 +26,7 @@ from edgekv.errors import BudgetError, ConfigError, SessionFileError
 from edgekv.generation.request import Logging
 from edgekv.memory import process
 from edgekv.memory.sizes import format_size
-from edgekv.options import DEFAULT_POLICY, DIVIDED_POLICY, MERGED_POLICY, UNTURNED_POLICY
-from edgekv.policies import parse_policy
+from edgekv.options import DEFAULT_POLICY, TURNED_POLICY
 from edgekv.store.atomic_write import atomic_write
 from edgekv.store.log import TokenLog
 from edgekv.store.snapshot_file import Section, SnapshotFile, open_snapshot_file
@@ -169,10 +168,7 @@ def _check(file: SnapshotFile, engine: LoadedModel, said: Said, notes: BlockLoop
     header, options = check_model(file.header, engine, file.name), engine.options
     policy = header.value("policy", _is_name)
     own = options.parsed_policy.spec
-    usual = [parse_policy(spec).spec for spec in (DEFAULT_POLICY, UNTURNED_POLICY, DIVIDED_POLICY, MERGED_POLICY)]
-    is_known = {policy, own} <= set(usual)
-    goes_on = is_known and usual.index(policy) < usual.index(own)  # even cells can be divided, and merged
-    if policy != own and not goes_on:
+    if policy != own and (policy, own) != (TURNED_POLICY, DEFAULT_POLICY):
         raise SessionFileError(
             f"{file.name} was saved with policy={policy!r}, but this runtime has "
             f"policy={own!r}; open one with policy={policy!r}"
@@ -253,8 +249,6 @@ def _take_by_way_of_more(
         closing(Context(engine.model, n_cells, options, layout)) as context,
         closing(open_cache(context, options)) as cache,
     ):
-        if block_loop.cache.shares:
-            cache.share_by(block_loop.cache.shares)
         convert_cells(cells, cache, numbers, scores=has_scores, claim=lambda n: _claim(engine, n))
         larger = BlockLoop(cache, options, plan.budget_cells, engine.model.n_ctx_train)
         larger.take(notes)

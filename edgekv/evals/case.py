@@ -12,7 +12,6 @@ from typing import Any
 
 from edgekv.binding.model import Model
 from edgekv.models import find_model
-from edgekv.models.head_shares import shares_digest
 from edgekv.store.fingerprint import fingerprint
 
 from . import prose
@@ -80,8 +79,6 @@ class Case:
         if self.data is not None:
             further["data"] = fingerprint(self.data)
         model = find_model(self.setting.model)
-        if self.setting.divides_by_table:
-            further["head_table"] = shares_digest(model)
         return {
             "edgekv": version("edgekv"),
             "task": self.task.name,

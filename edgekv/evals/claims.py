@@ -30,7 +30,7 @@ SHORT, LONG = 4000, 8000  # tokens; the default model was trained on texts of 8,
 CELLS = 512  # cells that are compared with a cache of everything
 FEW_CELLS = 64  # cells for a text of RECALL_TOKENS, and as many that are recalled
 RECALL_TOKENS, RECALL_TEXTS = 1000, 8
-POLICY = "keydiff(rope=off)+heads+merge"  # the default for few cells
+POLICY = "keydiff(rope=off)"  # the default
 
 UNDER = f"A question about {SHORT:,} tokens is answered rightly under a ceiling of {CEILING}."
 CONSTANT = "A text twice as long takes no more memory."

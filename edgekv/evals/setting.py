@@ -7,7 +7,6 @@ from typing import Any
 
 import edgekv
 from edgekv.planning.planner import check_device
-from edgekv.policies import parse_policy
 
 FULL = "full"
 OFF, GENERAL, QUESTION, WHOLE, TURN = "off", "general", "question", "whole", "turn"
@@ -68,12 +67,6 @@ class Setting:
         return self.is_full
 
     @property
-    def divides_by_table(self) -> bool:
-        """True if cells are divided by the model's table of head shares, while a text is read or a probe is scored."""
-        specs = () if self.holds_text else (self.policy, self.focus_policy or self.policy)
-        return any(parse_policy(spec).spread == "given" for spec in specs)
-
-    @property
     def name(self) -> str:
         """The policy, as tables and pictures call it."""
         if self.holds_text:
@@ -86,8 +79,7 @@ class Setting:
         how = f"focus: {self.focus}{recalled}"
         if self.focus_policy is not None:
             return f"{how}, {self.focus_policy}"
-        divides = parse_policy(self.policy).spread == "given"  # by which the default focus is chosen
-        return f"{how}, divided" if divides else how
+        return how
 
     @property
     def canonical(self) -> Setting:

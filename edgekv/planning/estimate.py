@@ -21,7 +21,6 @@ from edgekv.binding.policy import cache_params
 from edgekv.binding.row_archive import SEGMENT_TOKENS
 from edgekv.errors import ConfigError, UnsupportedModelError
 from edgekv.memory import process
-from edgekv.models.head_shares import check_shares
 from edgekv.options import KV_NAMES, MOST_DEVICES, Options
 from edgekv.prompt.template import rehearse
 from edgekv.warmup import reserved_bytes, warm_up
@@ -181,8 +180,6 @@ class Estimator:
             self._check_kind(shape, options)  # says more
             raise
         self._check_kind(shape, options)
-        if options.divides_by_table:
-            check_shares(self._path, shape.n_layer, shape.n_head_total)
         return shape
 
     def _shares(self, native: NativeRequest, plan: structs.Plan | None) -> tuple[DeviceShare, ...]:

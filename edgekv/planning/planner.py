@@ -12,7 +12,7 @@ from edgekv.binding.ggml_devices import has_gpu
 from edgekv.errors import ConfigError
 from edgekv.memory.sizes import check_ceiling
 from edgekv.models.header import Header
-from edgekv.options import DEFAULT_POLICY, DIVIDED_POLICY, MERGED_POLICY, UNTURNED_POLICY, Options
+from edgekv.options import DEFAULT_POLICY, TURNED_POLICY, Options
 
 from .assign_layers import assign_layers
 from .choice import Request
@@ -21,9 +21,6 @@ from .device_shares import add_remote_devices
 from .estimate import Estimator
 from .infeasible import infeasible_error
 from .plan import Plan
-
-# Policies by default that the model's cells may not allow, each with its substitute.
-LESS = {MERGED_POLICY: DIVIDED_POLICY, DIVIDED_POLICY: DEFAULT_POLICY, UNTURNED_POLICY: DEFAULT_POLICY}
 
 
 def check_device(options: Options) -> None:
@@ -47,9 +44,8 @@ def check_device(options: Options) -> None:
 def planned(path: Path, request: Request) -> Iterator[tuple[Plan, Estimator, Request]]:
     """Yield the plan for a model file, its estimator, and the request with its layers divided.
 
-    Given options are kept; the rest is chosen. An open policy keeps means, and divides cells over heads, only if that
-    fits, since it takes more memory. Raises CeilingError if nothing fits, DeviceError for a server that does not
-    answer.
+    Given options are kept; the rest is chosen. Raises CeilingError if nothing fits, DeviceError for a server that does
+    not answer.
     """
     request, no_disk = _with_archive(request)
     request = request.of_model(path)
@@ -59,9 +55,6 @@ def planned(path: Path, request: Request) -> Iterator[tuple[Plan, Estimator, Req
     with Estimator(path, request.preferred, remotes) as estimates:
         request = _with_drafts(estimates, assign_layers(estimates, _scorable(estimates, request)))
         plan = estimates.best(request)
-        while plan is None and (plainer := request.plainer(path)) is not None:
-            request = assign_layers(estimates, plainer)
-            plan = estimates.best(request)
         if plan is None:
             raise infeasible_error(request, estimates.refusal(request))
         plan = replace(plan, archive_obstacle=plan.archive_obstacle or no_disk)
@@ -72,9 +65,13 @@ def planned(path: Path, request: Request) -> Iterator[tuple[Plan, Estimator, Req
 
 
 def _scorable(estimates: Estimator, request: Request) -> Request:
-    """Return the request with a chosen policy that the model's cells allow: without means, or of keys as they are."""
-    while "policy" in request.open and request.options.policy in LESS and not estimates.allows(request.preferred):
-        request = replace(request, options=replace(request.options, policy=LESS[request.options.policy]))
+    """Return the request with a chosen policy that the model's cells allow: of keys as they are."""
+    if (
+        "policy" in request.open
+        and request.options.policy == DEFAULT_POLICY
+        and not estimates.allows(request.preferred)
+    ):
+        return replace(request, options=replace(request.options, policy=TURNED_POLICY))
     return request
 
 

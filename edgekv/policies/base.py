@@ -19,7 +19,7 @@ from .types import Indices, Positions, Scores
 
 POOLS = ("avg", "max")
 AGGREGATES = ("mean", "max")  # enum edgekv_aggregate
-SPREADS = ("head", "layer", "model", "given")  # enum edgekv_spread
+SPREADS = ("head", "layer", "model")  # enum edgekv_spread
 
 
 def option(
@@ -55,8 +55,7 @@ class Policy:
     merges: means of evicted cells stay
     before_rope: it reads keys as they were before RoPE; plain arrays must hold them so
     looks_ahead: its queries are turned to positions to come; plain arrays must hold them so
-    spread: the heads that share their cells: "head" = none, "layer" = all of a layer, "model" = all of the model,
-        "given" = all of the model by given shares
+    spread: the heads that share their cells: "head" = none, "layer" = all of a layer, "model" = all of the model
 
     Raises PolicyError when an option has an impossible value.
     """

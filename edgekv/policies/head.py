@@ -29,7 +29,6 @@ class Head:
     counts: (n,) how many cells each is the mean of, 0 = an archive gave it back; None = each is itself alone
     budget: in cells; tokens_seen: number when the last row was fed, None = its position + 1
     scale: of Q K^T, None = 1/sqrt(d); softcap: c of the model's attention, c tanh(x/c), 0 = none
-    share: the head's share of the cells, at least 0, if a policy divides cells by shares
     sinks: (G,) logits of the query heads' learnt sinks, which take attention and have no value; None = none
     """
 
@@ -46,7 +45,6 @@ class Head:
     tokens_seen: int | None = None
     scale: float | None = None
     softcap: float = 0.0
-    share: float = 1.0
     sinks: Floats | None = None
     layer: int = 0
     head: int = 0

@@ -42,7 +42,7 @@ class Merge(Division):
     paper = "ResKV, arXiv:2607.29591"
     summary = "keep means of evicted cells, each counted as many in attention"
     merges = True
-    after = frozenset({"caote", "fastcaote", "critical", "ada", "pyramid", "heads"})
+    after = frozenset({"caote", "fastcaote", "critical", "ada", "pyramid"})
 
     cells: int = option(16, "cells of a head that are means, at most", minimum=1, maximum=1024)
 

@@ -25,7 +25,6 @@ from .custom.python_policy import PythonPolicy
 from .custom.scorer import Custom, Scorer, ScratchBytes
 from .expected import Expected
 from .h2o import H2O
-from .heads import Heads
 from .keydiff import KeyDiff
 from .l2norm import L2Norm
 from .merge import Merge
@@ -44,7 +43,7 @@ POLICIES: dict[str, type[Policy]] = {
     policy.name: policy for policy in (KeyDiff, SnapKV, AhaKV, H2O, Tova, Expected, Replay, L2Norm, Sink, Random)
 }
 WRAPPERS: dict[str, type[Wrapper]] = {
-    wrapper.name: wrapper for wrapper in (Caote, FastCaote, Critical, Ada, Pyramid, Heads, Merge)
+    wrapper.name: wrapper for wrapper in (Caote, FastCaote, Critical, Ada, Pyramid, Merge)
 }
 GRAPH = "onnx"  # base of the spec onnx:PATH.onnx
 

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from edgekv.binding import library, structs
 from edgekv.policies.base import Policy, required_budget
 from edgekv.policies.head import Head
-from edgekv.policies.heads import Heads, native_shares
 from edgekv.policies.merge import Merge
 from edgekv.policies.selection import Protection
 from edgekv.policies.types import Indices
@@ -63,8 +62,6 @@ def head_budgets(policy: Policy, heads: Sequence[Head], protection: Protection) 
         return policy.head_budgets(heads, protection)
     if isinstance(policy, Merge):  # it leaves the budgets to the wrapped policy
         policy = policy.inner
-    if isinstance(policy, Heads):
-        return _divided(policy, heads, protection)
     fields = policy.native_fields()
     weights = [_score(fields | {"weigh": 0, "rounds": 1, "critical": 0}, head) for head in heads]
     scored = [structs.Scored.of(scores, head.positions) for scores, head in zip(weights, heads, strict=True)]
@@ -80,17 +77,6 @@ def head_budgets(policy: Policy, heads: Sequence[Head], protection: Protection) 
         budgets.ctypes.data,
     )
     return [int(budget) for budget in budgets]
-
-
-def _divided(policy: Heads, heads: Sequence[Head], protection: Protection) -> list[int]:
-    """Divide cells by the shares of the heads."""
-    least, budget = policy.least(heads, protection), required_budget(heads[0])
-    shares = native_shares([head.share for head in heads])
-    held = np.array([len(head.positions) for head in heads], dtype=np.uint32)
-    budgets = np.empty(len(heads), dtype=np.uint32)
-    arguments = (shares.ctypes.data, held.ctypes.data, len(heads), least, budget, NO_LIMIT, budgets.ctypes.data)
-    library.call("edgekv_divide", *arguments)
-    return [int(n) for n in budgets]
 
 
 def keep(policy: Policy, head: Head, protection: Protection, budget: int) -> Indices:

@@ -226,7 +226,7 @@ struct edgekv_cache;
 
 // How heads may come to keep different numbers of cells.
 enum edgekv_ragged {
-    EDGEKV_RAGGED_HEADS   = 1, // within a layer, by layer, or as given
+    EDGEKV_RAGGED_HEADS   = 1, // within a layer, or by layer
     EDGEKV_RAGGED_MODEL   = 2, // over all layers at once
     EDGEKV_RAGGED_SOFTMAX = 4, // by a softmax of scores that are no weights
     EDGEKV_RAGGED_LAYERS  = 8, // layer by layer, beside EDGEKV_RAGGED_HEADS
@@ -389,11 +389,9 @@ struct edgekv_compaction_params {
     uint32_t                         budget;
     int32_t                          probed;     // nonzero: queries are the last probe's, as if it came after all that was fed
     int32_t                          generating; // nonzero: the rows since the last compaction were generated (AHAKV)
-    const uint32_t *                 budgets;    // cells of every head, layer by layer; NULL = as the policy shares them out
     int32_t                          reposition; // nonzero: where cells are evicted, turn the keys that stay to adjacent RoPE
                                                  // positions, which end at the largest number that a head keeps
-    const float *                    shares;     // GIVEN: of every head, layer by layer, at least 0; heads that share rows are
-                                                 // compared with each other
+    const uint32_t *                 budgets;    // cells of every head, layer by layer; NULL = as the policy shares them out
 };
 
 EDGEKV_DEFAULT(edgekv_compaction_params)
@@ -411,8 +409,7 @@ struct edgekv_compaction {
 //   EDGEKV_STATUS_INVALID_STATE     the cache was opened for a policy that needs less, or there was no probe; or the policy scores
 //                                   by every token (H2O, AHAKV), and more were fed since the last compaction than n_query_rows
 //   EDGEKV_STATUS_INVALID_ARGUMENT  protected cells exceed a budget; or budgets exceed `budget` on average, or one of them
-//                                   what a head may keep, or together they keep no cell; or shares are missing, or one is no
-//                                   number from 0 on
+//                                   what a head may keep, or together they keep no cell
 //   EDGEKV_STATUS_MODEL_INVALID     `critical` with repacked weights: the model's file was changed after it was loaded
 //   EDGEKV_STATUS_INTERNAL          a device failed; if rows moved there already, the cache is empty
 EDGEKV_API enum edgekv_status edgekv_cache_compact(

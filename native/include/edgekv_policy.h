@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-#define EDGEKV_ABI_VERSION 27
+#define EDGEKV_ABI_VERSION 28
 
 // A struct that a program fills in begins with n_bytes, its size in the header that the program is compiled with. Begin with its default:
 //
@@ -124,7 +124,6 @@ enum edgekv_spread {
     EDGEKV_SPREAD_HEAD  = 0, // every head of a layer keeps the same number of cells
     EDGEKV_SPREAD_LAYER = 1, // the heads of a layer share its cells by their scores
     EDGEKV_SPREAD_MODEL = 2, // the heads of all layers share all cells by their scores
-    EDGEKV_SPREAD_GIVEN = 3, // the heads of all layers share all cells by shares that a compaction is given
 };
 
 struct edgekv_scorer;
@@ -298,20 +297,6 @@ EDGEKV_API enum edgekv_status edgekv_allot(
                                            uint32_t * budgets,
                                                char * err,
                                              size_t   err_size);
-
-// Split n_heads * budget cells over heads in proportion to their shares (n_heads,): budgets (n_heads,). No head gets more than it
-// holds, held (n_heads,), or than `largest`, and none less than `least` where it holds as much. What one cannot take the others get.
-//   EDGEKV_STATUS_INVALID_ARGUMENT  `budget` is less than `least`, or `largest` less than `budget`; or a share is no number from 0 on
-EDGEKV_API enum edgekv_status edgekv_divide(
-                            const float * shares,
-                         const uint32_t * held,
-                                 size_t   n_heads,
-                               uint32_t   least,
-                               uint32_t   budget,
-                               uint32_t   largest,
-                               uint32_t * budgets,
-                                   char * err,
-                                 size_t   err_size);
 
 // Split a budget over layers (policy.pyramid): budgets (n_layer,), whose sum is n_layer * budget; none is less than
 // n_protected or more than `largest`. Errors as of edgekv_allot.

@@ -98,7 +98,7 @@ static void feed_and_compact(struct llama_context * ctx) {
         CHECK(edgekv_cache_n_past(cache) == past);
         CHECK(edgekv_cache_feed(cache, tokens, BLOCK, 1, err, sizeof(err)) == EDGEKV_STATUS_OK);
         CHECK(llama_get_logits_ith(ctx, -1) != NULL);
-        const struct edgekv_compaction_params how = { sizeof(struct edgekv_compaction_params), &policy, &protection, BUDGET, 0, 0, NULL };
+        const struct edgekv_compaction_params how = { sizeof(struct edgekv_compaction_params), &policy, &protection, BUDGET, 0, 0, 0, NULL };
         CHECK(edgekv_cache_compact(cache, &how, &result, err, sizeof(err)) == EDGEKV_STATUS_OK);
         CHECK(result.n_evicted == (past < BUDGET ? 0 : (uint64_t) BLOCK * shape.n_head_total));
     }

@@ -142,7 +142,7 @@ inline edgekv_policy policy_of(int32_t base, int32_t anchor = EDGEKV_ANCHOR_UNIT
 inline edgekv_status compact(const Cache & cache, const edgekv_policy & policy, uint32_t budget,
                       const edgekv_protection & protection = edgekv_protection_default(), edgekv_compaction * result = nullptr, const uint32_t * budgets = nullptr, bool reposition = false) {
     edgekv_compaction              own;
-    const edgekv_compaction_params params = { sizeof(params), &policy, &protection, budget, 0, 0, budgets, reposition };
+    const edgekv_compaction_params params = { sizeof(params), &policy, &protection, budget, 0, 0, reposition, budgets };
     return edgekv_cache_compact(cache.get(), &params, result ? result : &own, nullptr, 0);
 }
 

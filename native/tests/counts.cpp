@@ -71,8 +71,7 @@ struct Counted {
 
     void evict(bool probed) {
         const edgekv_protection        protection = { sizeof(edgekv_protection), 4, 8, nullptr, 0 };
-        const edgekv_compaction_params params     = { sizeof(params), &policy, &protection, budget, probed, 0, budgets.empty() ? nullptr : budgets.data(), turned,
-                                                      nullptr };
+        const edgekv_compaction_params params     = { sizeof(params), &policy, &protection, budget, probed, 0, turned, budgets.empty() ? nullptr : budgets.data() };
         edgekv_compaction              result;
         CHECK(edgekv_cache_compact(cache.get(), &params, &result, nullptr, 0) == EDGEKV_STATUS_OK);
         CHECK(result.n_evicted > 0);

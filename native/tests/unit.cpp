@@ -404,7 +404,7 @@ static void test_policies_that_cannot_be() {
         CHECK(status(policy) == EDGEKV_STATUS_INVALID_ARGUMENT); // and every layer a budget of its own?
         policy.pyramid = 0.0;
         CHECK(status(policy) == (comparable ? EDGEKV_STATUS_OK : EDGEKV_STATUS_INVALID_ARGUMENT));
-        policy.spread = EDGEKV_SPREAD_GIVEN + 1;
+        policy.spread = EDGEKV_SPREAD_MODEL + 1;
         CHECK(status(policy) == EDGEKV_STATUS_INVALID_ARGUMENT);
     }
     policy         = policy_of(EDGEKV_BASE_TOVA);

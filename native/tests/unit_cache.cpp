@@ -226,7 +226,7 @@ void test_misuse(const Model & model, const char * kv_type) {
     edgekv_policy even = random;
     even.kernel        = 4;
     CHECK(compact(cache, even, 10) == EDGEKV_STATUS_INVALID_ARGUMENT);
-    const edgekv_compaction_params good = { sizeof(edgekv_compaction_params), &random, &none, 10, 0, 0, nullptr };
+    const edgekv_compaction_params good = { sizeof(edgekv_compaction_params), &random, &none, 10, 0, 0, 0, nullptr };
     edgekv_compaction_params no_policy = good, no_protection = good;
     no_policy.policy                   = nullptr;
     no_protection.protection           = nullptr;

@@ -95,7 +95,7 @@ void fail_each(const char * name, const Cache & cache, const Bytes & before, con
 Operation compaction(const edgekv_policy & policy, bool reposition = false, bool probed = false) {
     return [=](edgekv_cache * cache) {
         const edgekv_protection        protection = { sizeof(edgekv_protection), 2, 3, nullptr, 0 };
-        const edgekv_compaction_params params     = { sizeof(params), &policy, &protection, budget, probed, 0, nullptr, reposition };
+        const edgekv_compaction_params params     = { sizeof(params), &policy, &protection, budget, probed, 0, reposition, nullptr };
         edgekv_compaction              result;
         return edgekv_cache_compact(cache, &params, &result, nullptr, 0);
     };

@@ -158,7 +158,7 @@ void test_rows_for_every_token(const Model & model, const char * kv_type) {
     CHECK(feed(cache, n_ubatch) == EDGEKV_STATUS_OK && feed(cache, 1) == EDGEKV_STATUS_OK);
     const Bytes                    before     = save(cache);
     const edgekv_protection        protection = edgekv_protection_default();
-    const edgekv_compaction_params params     = { sizeof(edgekv_compaction_params), &policy, &protection, 8, 0, 0, nullptr, 0 };
+    const edgekv_compaction_params params     = { sizeof(edgekv_compaction_params), &policy, &protection, 8, 0, 0, 0, nullptr };
     edgekv_compaction              result;
     char                           err[512] = "";
     CHECK(edgekv_cache_compact(cache.get(), &params, &result, err, sizeof(err)) == EDGEKV_STATUS_INVALID_STATE);

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
 import signal
 from dataclasses import replace
 
@@ -20,7 +19,6 @@ from edgekv.batch.batch import Batch
 from edgekv.batch.results_file import digest_of
 from edgekv.batch.worker import LocalWorker, Setup
 from edgekv.errors import ConfigError, InputError
-from edgekv.models.head_shares import HeadShares, path_beside
 from edgekv.planning.planner import make_plan
 from edgekv.session import GENERAL_QUESTION
 
@@ -342,27 +340,6 @@ def test_results_of_something_else_are_refused(answer, opened, tmp_path):
     os.symlink(tmp_path / "requests.jsonl", tmp_path / "link.jsonl")
     with pytest.raises(ConfigError, match="is the file of requests"):
         opened(None, "link.jsonl")
-
-
-def test_a_batch_goes_on_with_its_policy_when_a_table_of_heads_would_choose_another(tiny_model, tmp_path):
-    model = shutil.copy(tiny_model(n_layer=2, n_ctx_train=2048), tmp_path / "model.gguf")
-    write(tmp_path / "requests.jsonl", [chat("one", "Hello")])
-
-    def policy(results):
-        with Batch(tmp_path / "requests.jsonl", tmp_path / results, model, **SMALL) as batch:
-            list(batch.run())
-            assert batch.config.options["policy"] == batch.config.described["policy"]
-            return batch.config.described["policy"]
-
-    assert policy("one.jsonl") == "keydiff(rope=off)"
-    table = HeadShares(((1.0, 2.0), (3.0, 4.0)), 2, "replay", 1, 100)
-    path_beside(model).write_text(table.to_json())
-    assert policy("two.jsonl") == "keydiff(rope=off)+heads+merge"
-    assert policy("one.jsonl") == "keydiff(rope=off)"
-    path_beside(model).write_text(replace(table, cells=((2.0, 2.0), (3.0, 4.0))).to_json())
-    assert policy("one.jsonl") == "keydiff(rope=off)"
-    with pytest.raises(ConfigError, match=r"two\.jsonl was begun with head_table="):
-        policy("two.jsonl")
 
 
 @FAR

@@ -1,10 +1,8 @@
 """Grids: which cases they hold, and that none is measured twice."""
 
-import dataclasses
 import functools
 import io
 import itertools
-import shutil
 
 import pytest
 
@@ -14,7 +12,6 @@ from edgekv.evals.grid import Grid, distinct_cases, in_process, run
 from edgekv.evals.results import Results, key_of
 from edgekv.evals.setting import OpenRuntime, Setting
 from edgekv.evals.tasks import Task
-from edgekv.models.head_shares import HeadShares, path_beside
 
 
 @pytest.fixture
@@ -90,21 +87,6 @@ def test_metrics_are_part_of_a_configuration_only_where_they_are_measured(tiny_m
     )
     assert more.config() == same.config() == {**plain.config(), "metrics": ["answer-nll", "attention-mass"]}
     assert not {"metrics", "data"} & plain.config().keys()
-
-
-def test_a_table_of_heads_is_part_of_a_configuration_only_where_it_divides(tiny_model, tmp_path):
-    model = shutil.copy(tiny_model(), tmp_path / "model.gguf")
-
-    def configs(cells):
-        path_beside(model).write_text(HeadShares(((cells, 2.0),), 2, "replay", 1, 100).to_json())
-        specs = ("full", "keydiff", "keydiff+heads")
-        grid = Grid(task="needle", model=str(model), policies=specs, samples=1)
-        known = dataclasses.replace(grid, policies=("keydiff",), focus=("question",), focus_policy="snapkv+heads")
-        return [case.config() for case in (*grid.cases(), *known.cases())]
-
-    before, after = configs(1.0), configs(20.0)
-    assert [one == other for one, other in zip(before, after, strict=True)] == [True, True, False, False]
-    assert ["head_table" in config for config in after] == [False, False, True, True]
 
 
 def test_a_setting_that_cannot_be_is_a_result(counted, tmp_path):

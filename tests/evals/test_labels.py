@@ -12,12 +12,6 @@ def test_what_most_have_is_not_said():
     assert set(labels(usual).values()) == {"keydiff", "focus: general"}
 
 
-def test_even_and_divided_cells_have_names_of_their_own_with_a_focus():
-    usual = [Setting(policy=policy, focus=GENERAL) for policy in ("keydiff(rope=off)", "keydiff(rope=off)+heads")]
-    assert list(labels(usual).values()) == ["focus: general", "focus: general, divided"]
-    assert Setting(policy="keydiff+heads(safeguard=0.1)", focus=GENERAL).name == "focus: general, divided"
-
-
 def test_a_reading_with_an_archive_has_a_name_of_its_own():
     ways = ("off", "turn", "question")
     found = [Setting(focus=focus, archive=archive).name for focus in ways for archive in (None, "1GiB")]

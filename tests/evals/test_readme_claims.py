@@ -31,7 +31,6 @@ def measured(monkeypatch, tiny_model):
     monkeypatch.setattr(claims, "LONG", 400)
     monkeypatch.setattr(claims, "RECALL_TOKENS", 120)
     monkeypatch.setattr(claims, "RECALL_TEXTS", 1)
-    monkeypatch.setattr(claims, "POLICY", "keydiff")  # a tiny model has no table of heads
 
     def figures(case, text):
         peak, decode, prefill = FIGURES[case.policy]

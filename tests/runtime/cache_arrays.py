@@ -87,7 +87,6 @@ class Heads:
                     accumulated=np.array([carried.get(int(p), 0.0) * fading for p in positions]),
                     wo_norm=None if self.w_o is None else wo_norms(values, self.w_o[layer][g]),
                     budget=layer_budgets[layer],
-                    share=cache.shares[layer][g] if cache.shares else 1.0,
                     layer=layer,
                     head=g,
                 )

@@ -53,7 +53,7 @@ class Choice:
     def check(self, kept):
         """kept[layer][head]: positions."""
         groups = list(zip(self.layers, kept, strict=True))  # heads that share a budget
-        if self.policy.spread in ("model", "given"):
+        if self.policy.spread == "model":
             groups = [tuple(list(itertools.chain(*layers)) for layers in (self.layers, kept))]
         for heads, found in groups:
             self._check_budgets(heads, [len(positions) for positions in found])
@@ -99,7 +99,7 @@ class Choice:
             return
         assert len(exchanged) == 2, f"{exchanged} differ"
         chooser = self.policy
-        while chooser.name in ("ada", "pyramid", "heads"):  # they leave the choice to what they wrap
+        while chooser.name in ("ada", "pyramid"):  # they leave the choice to what they wrap
             chooser = chooser.inner
         cells = np.isin(head.positions, exchanged)
         stages = [chooser.score(head)] + ([chooser.inner.score(head)] if chooser.name == "critical" else [])

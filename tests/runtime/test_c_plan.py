@@ -22,7 +22,7 @@ import edgekv
 from edgekv.binding import library, structs
 from edgekv.binding.policy import NativePolicy
 from edgekv.grammar.masks import planned_bytes
-from edgekv.options import KV_NAMES, KV_TYPES, MOST_THREADS, default_focus
+from edgekv.options import DEFAULT_FOCUS, KV_NAMES, KV_TYPES, MOST_THREADS
 from edgekv.planning.choice import Request
 from edgekv.planning.estimate import Measured, cache_params_of
 from edgekv.planning.native_request import NativeRequest
@@ -113,7 +113,7 @@ def test_what_is_left_open_is_chosen_alike(tiny_model, quantization, budget):
     path = tiny_model(n_layer=8, n_head_kv=4, head_dim=128, n_ctx_train=1 << 14, quantization=quantization)
     ceiling = ceiling_of(path, budget, kv_type=KV_TYPES["f16"], block=32, spare=MIB // 4)
     plan = c_plan(path, ceiling_bytes=ceiling)
-    assert plan.probe_policy.as_dict() == NativePolicy(parse_policy(default_focus())).fields.as_dict()
+    assert plan.probe_policy.as_dict() == NativePolicy(parse_policy(DEFAULT_FOCUS)).fields.as_dict()
     check_equal(plan, planned_alike(path, plan))
 
 

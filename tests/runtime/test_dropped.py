@@ -82,21 +82,6 @@ def test_what_a_failing_runtime_made_is_freed(open_runtime, monkeypatch, left, m
     assert held() == before
 
 
-def test_no_table_of_heads_is_told_by_the_plan(tmp_path, tiny_model, monkeypatch):
-    model = tmp_path / "model.gguf"
-    model.write_bytes(tiny_model(n_layer=2).read_bytes())
-    monkeypatch.setattr(loaded_model, "Model", fail)  # no weights are loaded
-    for ask in (edgekv.plan, edgekv.survey, edgekv.Runtime):
-        with pytest.raises(edgekv.ConfigError, match="heads divides cells by a table of the model"):
-            ask(model, policy="keydiff+heads", budget=64, memory="4GiB")
-    model.with_name("model.gguf.heads.json").write_text(
-        '{"format": "edgekv head shares", "version": 1, "cells": [[1, 2, 3]], "budget": 9, "policy": "keydiff", '
-        '"n_texts": 1, "n_tokens": 9}'
-    )
-    with pytest.raises(edgekv.ConfigError, match="is of a model with 3 KV heads in 1 layers"):
-        edgekv.plan(model, policy="keydiff+heads", budget=64, memory="4GiB")
-
-
 @pytest.mark.parametrize(("name", "reason"), [("gemma3", "sliding window"), ("mamba2", "")])
 def test_keys_that_cannot_be_moved_are_told_by_the_plan(tmp_path, monkeypatch, name, reason):
     model = make_family(tmp_path / "model.gguf", name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import re
 import signal
@@ -18,8 +17,6 @@ from children import LIMIT_S, started
 from command import COMMAND, SMALL, run_here
 from test_chat_completions import GREEDY, HELLO, PATH
 from waiting import until
-
-from edgekv.models.head_shares import has_shares
 
 
 @contextlib.contextmanager
@@ -77,18 +74,6 @@ def test_a_server_from_beginning_to_end(model, tmp_path):
         assert "edgekv_sessions 1.0" in httpx.get(f"{url}/metrics", timeout=LIMIT_S).text
         process.send_signal(signal.SIGINT)
         assert process.wait(LIMIT_S) == 130
-
-
-def test_a_server_measures_the_heads_of_its_model_once(model, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("EDGEKV_MEASURE_HEADS")
-    for measures in (True, False):
-        command = [*COMMAND, "serve", *SMALL, "--port", "0", "-m", model]
-        with started(command, stderr=subprocess.PIPE, text=True) as process:
-            lines = list(itertools.takewhile(lambda line: "/v1" not in line, process.stderr))
-        assert any("is measured now, once" in line for line in lines) == measures
-        assert any("measured in" in line for line in lines) == measures
-        assert has_shares(model)
 
 
 def test_an_address_that_others_reach_needs_a_key(model):

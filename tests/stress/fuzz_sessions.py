@@ -4,7 +4,7 @@ Claim (bench/RESULTS.md): of 5,000 damaged files none crashes or hangs the proce
 on with, and none that is gone on with lets a token see rows that another session left in the cache.
 
 Files of several policies, cache types and kinds of model are damaged in the ways of `session_damage.py`, each from its
-own number; so are tables of heads. A process loads them one after the other, and goes on with those that load. It loads
+own number. A process loads them one after the other, and goes on with those that load. It loads
 these twice, once over the rows of each of two other sessions: what the next tokens say, and all that the cells hold
 after an eviction, has to be the same, bit for bit.
 
@@ -24,7 +24,6 @@ import session_damage
 
 import edgekv
 from edgekv.memory.process import peak_resident_bytes
-from edgekv.models.head_shares import HeadShares, path_beside
 from edgekv.testing.models.families import make_family
 from edgekv.testing.models.tiny import make_tiny
 
@@ -36,23 +35,18 @@ BASES = (
     ("gemma3", {"policy": "keydiff"}),
     ("lfm2", {"policy": "snapkv"}),
     ("gpt-oss", {"policy": "keydiff"}),
-    ("tiny", {"policy": "keydiff+heads"}),
 )
 LOGGED = (0, 1, 4)  # the bases with a token log
 WINDOWED = (3, 5)
 HANGS_AFTER_S = 2 * fuzz.HANGS_AFTER_S  # a file is loaded four times, and gone on with
-DIVIDED = (6,)  # by a table of heads
-ALSO = {session_damage.lying_windows: WINDOWED, session_damage.lying_table: DIVIDED}  # what has such a thing to damage
-TABLE = HeadShares(((80.0, 24.0), (60.0, 92.0)), 64, "replay", 1, 400)
+ALSO = {session_damage.lying_windows: WINDOWED}  # what has such a thing to damage
 OTHERS = ("A storm came over the hills at night and took the roof. ", "Seven ships left for the islands before noon. ")
-TABLES = {session_damage.lying_table.__name__}
 UNSUMMED = {damage.__name__ for damage in session_damage.UNSUMMED}
 
 
 def make_models(folder: Path) -> None:
     """The models of BASES, and a sound session of each base."""
     make_tiny(folder / "tiny.gguf", n_layer=2, head_dim=64)
-    path_beside(folder / "tiny.gguf").write_text(TABLE.to_json())
     for name in ("gemma3", "lfm2", "gpt-oss"):
         make_family(folder / f"{name}.gguf", name)
     for i, (name, options) in enumerate(BASES):
@@ -71,28 +65,7 @@ def make_damaged(number: int, folder: Path) -> tuple[int, str, bytes]:
     kind = session_damage.kind_of(number)
     bases = ALSO.get(kind, range(len(BASES)))
     base = bases[number // len(session_damage.KINDS) % len(bases)]
-    sound = folder / f"{base}.session" if kind is not session_damage.lying_table else path_beside(folder / "tiny.gguf")
-    return base, kind.__name__, session_damage.damaged(sound.read_bytes(), number)
-
-
-def read_by(table: bytes, folder: Path) -> str:
-    """Read a text whose cells are divided by a table; returns what became of it."""
-    model = folder / "divided.gguf"
-    if not model.exists():
-        model.symlink_to(folder / "tiny.gguf")  # a table is looked for beside the link
-    path_beside(model).write_bytes(table)
-    try:
-        runtime = edgekv.Runtime(model, **(OPTIONS | BASES[DIVIDED[0]][1]))
-    except edgekv.ConfigError as error:
-        return type(error).__name__
-    except Exception as error:
-        return f"untyped {type(error).__name__}: {error}"[:200]
-    with runtime, runtime.session() as session:
-        try:
-            session.read(OTHERS[0] * 10)
-        except Exception as error:  # edgekv's own too: a table is refused before anything is read
-            return f"untyped {type(error).__name__}: {error}"[:200]
-    return "loaded"
+    return base, kind.__name__, session_damage.damaged((folder / f"{base}.session").read_bytes(), number)
 
 
 def sees_others(runtime: edgekv.Runtime, path: Path) -> bool:
@@ -148,7 +121,7 @@ def load_many(first: int, n: int, folder: Path) -> None:
             path.write_bytes(raw)
             print(number, kind, end=" ", flush=True)
             faulthandler.dump_traceback_later(HANGS_AFTER_S, exit=True)
-            outcome = read_by(raw, folder) if kind in TABLES else load_one(runtimes[base], path)
+            outcome = load_one(runtimes[base], path)
             faulthandler.cancel_dump_traceback_later()
             if outcome == "loaded" and kind in UNSUMMED:
                 outcome = "wrong"

@@ -1,4 +1,4 @@
-"""Ways to make a session file wrong, or a table of heads. Each makes of a random source and a sound file a damaged one.
+"""Ways to make a session file wrong. Each makes of a random source and a sound file a damaged one.
 
 Those of SUMMED write a checksum that is right again: what they say must then be refused for what it says, or be sound.
 """
@@ -170,29 +170,12 @@ def lying_pins(rng: random.Random, raw: bytes) -> bytes:
     return _build(header, body)
 
 
-def lying_table(rng: random.Random, raw: bytes) -> bytes:
-    """The file is a table of heads: numbers no head could keep, or of another shape, or other bytes."""
-    table = json.loads(raw)
-    numbers = (1e300, -1e-300, 1e38, 3e38, 1e-40, int("9" * 400), 1 << 31, -1, float("nan"), float("inf"), 0, 0.0, None)
-    layer = rng.choice(table["cells"])
-    how = rng.randrange(6)
-    if how < 3:
-        layer[rng.randrange(len(layer))] = rng.choice((*numbers, True, "1", [1], {}))
-    elif how == 3:
-        table["cells"] = [[rng.choice(numbers[:-1])] * len(layer) for layer in table["cells"]]
-    elif how == 4:
-        table[rng.choice(list(table))] = rng.choice(VALUES)
-    else:
-        return rng.choice((flipped_bits, truncated, moved_bytes))(rng, raw)
-    return json.dumps(table).encode()
-
-
 UNSUMMED: tuple[Damage, ...] = (flipped_bits, truncated, moved_bytes, lying_frame)
 SUMMED: tuple[Damage, ...] = (
     *(lying_sections, lying_values, hostile_json, lying_numbers, lying_numbers, lying_cells, other_rows, other_history),
     *(lying_windows, lying_next, lying_pins),
 )
-KINDS = (*UNSUMMED, *SUMMED, lying_table)
+KINDS = (*UNSUMMED, *SUMMED)
 
 
 def kind_of(number: int) -> Damage:

@@ -77,7 +77,7 @@ SHARED = [  # specs whose heads may keep different numbers of cells
 
 def legal_combinations():
     """Every base alone, and with one or two wrappers that score or choose, where they go together."""
-    wrapping = [name for name in WRAPPERS if name not in ("ada", "pyramid", "heads", "merge")]
+    wrapping = [name for name in WRAPPERS if name not in ("ada", "pyramid", "merge")]
     for base in POLICIES:
         for n_wrappers in range(3):
             for wrappers in itertools.product(wrapping, repeat=n_wrappers):
@@ -91,13 +91,7 @@ def legal_combinations():
 
 COMBINATIONS = list(legal_combinations())
 ONE_RANKING = list(dict.fromkeys([*COMBINATIONS, *KEYDIFFS, *VARIANTS]))  # specs that rank once, or in two stages
-EQUAL = [
-    *ONE_RANKING,
-    *ROUNDS,
-    "random+pyramid",
-    "keydiff+heads",
-    "tova+caote+critical+heads",
-]  # specs whose heads all keep as many
+EQUAL = [*ONE_RANKING, *ROUNDS, "random+pyramid"]  # specs whose heads all keep as many
 SPECS = [*EQUAL, *SHARED]
 
 

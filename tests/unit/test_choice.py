@@ -12,10 +12,9 @@ from faked_estimates import CELL_BYTES, Estimates, best_plan
 import edgekv
 from edgekv.binding import structs
 from edgekv.errors import CeilingError, ConfigError
-from edgekv.models.head_shares import HeadShares, path_beside
-from edgekv.options import GPU_UBATCH, KV_TYPES, Options
+from edgekv.options import GPU_UBATCH, KV_TYPES
 from edgekv.planning import planner
-from edgekv.planning.choice import MOST_DIVIDED, Request
+from edgekv.planning.choice import Request
 from edgekv.planning.estimate import Refusal
 from edgekv.planning.infeasible import infeasible_error
 
@@ -188,87 +187,25 @@ def test_types_that_a_model_cannot_have_are_passed_over_unless_named():
         chosen(bytes_for(100), odd, kv_type="q8_0")
 
 
-def test_few_named_cells_are_divided_by_the_table_of_a_model(tmp_path):
-    """And a policy that is named stays."""
-    with_table, without = tmp_path / "with.gguf", tmp_path / "without.gguf"
-    for path in (with_table, without):
-        path.touch()
-    path_beside(with_table).write_text(HeadShares(((1.0,),), 1, "replay", 1, 2).to_json())
+@pytest.mark.parametrize("keys_turn_back", [True, False])
+def test_one_policy_is_the_default_of_all_models_and_cells(default_model, tmp_path, monkeypatch, keys_turn_back):
+    """But keys that cannot be turned back are scored as they are. A policy that is named stays."""
 
-    def policy(path, **given):
-        return Request.of(memory="1GiB", **given).of_model(path).options.parsed_policy.spec
-
-    merged = "keydiff(rope=off)+heads+merge"
-    assert policy(with_table, budget=MOST_DIVIDED) == policy(with_table, budget=40) == merged
-    for device in ({"gpu_layers": 3}, {"rpc": "localhost:50052", "isolated": True}):  # no means there
-        assert policy(with_table, budget=40, **device) == "keydiff(rope=off)+heads"
-    assert policy(with_table, budget=40, kv_type="q8_0") == merged
-    assert policy(with_table, budget=40, kv_type="q4_0") == "keydiff(rope=off)+heads"  # no means there, either
-    even = [policy(with_table, budget=MOST_DIVIDED + 1), policy(with_table), policy(without, budget=40)]
-    assert even == ["keydiff(rope=off)"] * 3
-    assert policy(with_table, budget=40, policy="tova") == "tova"
-    assert Options(memory="1GiB", budget=40).parsed_policy.spec == "keydiff"
-
-
-class LargerDivided(Estimates):
-    """Estimates by which divided cells take more than even ones."""
-
-    MORE = 10_000
-
-    def refusal(self, request):
-        return Refusal(self.plan(replace(request.options, budget=100)), structs.Remedies())
-
-    def plan(self, options):
-        plan = super().plan(options)
-        more = self.MORE * options.divides_by_table
-        return replace(plan, parts=replace(plan.parts, workspace=plan.parts.workspace + more))
-
-
-def test_cells_are_even_where_divided_ones_do_not_fit(tmp_path, monkeypatch):
-    """And a policy that is named has to fit."""
-    monkeypatch.setattr(planner, "Estimator", lambda *_: contextlib.nullcontext(LargerDivided()))
-    model = tmp_path / "model.gguf"
-    model.touch()
-    path_beside(model).write_text(HeadShares(((1.0,),), 1, "replay", 1, 2).to_json())
-    named = {"budget": 100, "kv_type": "f16", "block": 128}
-    both = bytes_for(100) + LargerDivided.MORE
-
-    def policy(memory, **given):
-        return planner.make_plan(model, Request.of(memory=memory, **named, **given)).policy
-
-    assert policy(both) == "keydiff(rope=off)+heads+merge"
-    assert policy(both - 1) == policy(bytes_for(100)) == "keydiff(rope=off)"
-    for memory, given in ((bytes_for(100) - 1, {}), (both - 1, {"policy": "keydiff(rope=off)+heads+merge"})):
-        with pytest.raises(CeilingError):
-            policy(memory, **given)
-
-
-def test_cells_are_divided_without_means_in_q4_0(tmp_path, monkeypatch):
-    monkeypatch.setattr(planner, "Estimator", lambda *_: contextlib.nullcontext(LargerDivided()))
-    model = tmp_path / "model.gguf"
-    model.touch()
-    path_beside(model).write_text(HeadShares(((1.0,),), 1, "replay", 1, 2).to_json())
-
-    def chosen(memory, **named):
-        return planner.make_plan(model, Request.of(memory=memory, budget=100, block=128, **named)).policy
-
-    assert chosen(bytes_for(100, "q8_0") + LargerDivided.MORE) == "keydiff(rope=off)+heads+merge"
-    assert chosen(bytes_for(100, "q8_0") + LargerDivided.MORE, kv_type="q4_0") == "keydiff(rope=off)+heads"
-    assert chosen(bytes_for(100, "q4_0"), kv_type="q4_0") == "keydiff(rope=off)"
-
-
-@pytest.mark.parametrize(("missing", "chosen"), [("means", "keydiff(rope=off)+heads"), ("rope", "keydiff")])
-def test_a_chosen_policy_gives_way_to_what_the_cells_allow(tmp_path, monkeypatch, missing, chosen):
-    class Estimated(LargerDivided):
+    class Estimated(Estimates):
         def allows(self, options):
-            policy = options.parsed_policy
-            return not {"means": policy.merges, "rope": policy.base.before_rope}[missing]
+            return keys_turn_back or not options.parsed_policy.base.before_rope
 
     monkeypatch.setattr(planner, "Estimator", lambda *_: contextlib.nullcontext(Estimated()))
-    model = tmp_path / "model.gguf"
-    model.touch()
-    path_beside(model).write_text(HeadShares(((1.0,),), 1, "replay", 1, 2).to_json())
-    assert planner.make_plan(model, Request.of(memory="4GiB", budget=100)).policy == chosen
+    own = tmp_path / "model.gguf"
+    own.touch()
+    options = ({}, {"budget": 40}, {"budget": 2000}, {"kv_type": "q4_0"}, {"archive": "off"})
+    found = {
+        planner.make_plan(model, Request.of(memory="1GiB", **given)).policy
+        for model in (default_model, own)
+        for given in options
+    }
+    assert found == {"keydiff(rope=off)" if keys_turn_back else "keydiff"}
+    assert planner.make_plan(own, Request.of(memory="1GiB", policy="tova")).policy == "tova"
 
 
 def test_options_become_what_was_planned():

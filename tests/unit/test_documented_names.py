@@ -45,7 +45,6 @@ NAMES = [
     "edgekv.inspection.observe",
     "edgekv.inspection.render_page",
     "edgekv.inspection.save_pictures",
-    "edgekv.measure_heads",
     "edgekv.testing.models.families",
     "edgekv.testing.models.shapes",
     "edgekv.plan",

@@ -13,7 +13,7 @@ from edgekv.scoring import score, select
 
 SPECS = [
     "keydiff+merge",
-    "keydiff(rope=off)+heads+merge(cells=5)",
+    "keydiff(rope=off)+merge(cells=5)",
     "sink+merge(cells=1024)",
     "random+pyramid+merge",
     "snapkv(window=8)+critical+merge(cells=3)",

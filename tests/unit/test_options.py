@@ -144,7 +144,6 @@ def test_the_sinks_of_a_wrapped_policy_are_its_own():
     ("given", "n_protected", "counted"),
     [
         ({}, 36, "4 sinks, 32 recent"),
-        ({"policy": "keydiff+heads"}, 8, "4 sinks, 4 recent"),
         ({"n_sink": 10, "recent": 0}, 10, "10 sinks, 0 recent"),
         ({"policy": Sink(n_sink=7), "recent": 1}, 8, "7 sinks, 1 recent"),
     ],
@@ -163,19 +162,6 @@ def test_pinned_tokens_count_as_protected():
     options.check_budget(16, n_pinned=10)
     with pytest.raises(BudgetError, match=r"2 sinks, 3 recent and 11 pinned tokens; raise the budget to at least 17"):
         options.check_budget(16, n_pinned=11)
-
-
-def test_with_given_shares_of_heads_a_sixteenth_of_the_cells_is_recent():
-    """Of many cells 32, of few at least 4; the budget that an error names holds what it protects itself."""
-    options = Options(policy="keydiff+heads")
-    assert [Options(policy=policy).recent_cells(128) for policy in ("keydiff", "snapkv+ada")] == [32, 32]
-    budgets = (9, 64, 128, 200, 256, 512, 4096)
-    assert [options.recent_cells(budget) for budget in budgets] == [4, 4, 8, 12, 16, 32, 32]
-    with pytest.raises(
-        BudgetError, match="4 sinks, 13 recent and 200 pinned tokens; raise the budget to at least 218 or"
-    ):
-        options.check_budget(210, n_pinned=200)
-    options.check_budget(options.least_budget(1, 200), n_pinned=200)
 
 
 def test_the_policys_window_counts_as_recent():

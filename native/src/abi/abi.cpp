@@ -143,14 +143,6 @@ enum edgekv_status edgekv_allot(const struct edgekv_policy * policy, const struc
     });
 }
 
-enum edgekv_status edgekv_divide(const float * shares, const uint32_t * held, size_t n_heads, uint32_t least, uint32_t budget,
-                                 uint32_t largest, uint32_t * budgets, char * err, size_t err_size) {
-    return guard(err, err_size, [&] {
-        require(shares && held && budgets, "shares, held or budgets is NULL");
-        divide(shares, held, n_heads, least, budget, largest, budgets);
-    });
-}
-
 enum edgekv_status edgekv_layer_budgets(const struct edgekv_policy * policy, uint32_t n_layer, uint32_t budget,
                                         uint32_t n_protected, uint32_t largest, uint32_t * budgets, char * err, size_t err_size) {
     return guard(err, err_size, [&] {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -103,16 +102,6 @@ void count_best(const Ranked * heads, size_t n_heads, const edgekv_protection & 
     }
 }
 
-// The number halfway between two from 0 on, counting all that a double can be.
-double between(double low, double high) {
-    uint64_t bits[2];
-    std::memcpy(&bits[0], &low, sizeof(low));
-    std::memcpy(&bits[1], &high, sizeof(high));
-    const uint64_t middle = bits[0] + (bits[1] - bits[0]) / 2;
-    std::memcpy(&low, &middle, sizeof(low));
-    return low;
-}
-
 } // namespace
 
 void layer_budgets(double beta, size_t n_layer, uint32_t budget, uint32_t n_protected, uint32_t largest, uint32_t * budgets) {
@@ -170,45 +159,6 @@ void allot(const Ranked * heads, size_t n_heads, const edgekv_protection & prote
         n_room += caps[g];
     }
     apportion(targets, caps, std::min(n_all, n_room), budgets);
-}
-
-void divide(const float * shares, const uint32_t * held, size_t n_heads, uint32_t least, uint32_t budget, uint32_t largest,
-            uint32_t * budgets) {
-    require_room(least, budget);
-    require_reach(budget, largest);
-    require(std::all_of(shares, shares + n_heads, [](float share) { return std::isfinite(share) && share >= 0.0f; }),
-            "a share of a head is no number from 0 on");
-    std::vector<uint32_t> caps(n_heads);
-    size_t                n_room = 0;
-    double                most   = 0.0; // of a share: there all have what they can take
-    for (size_t g = 0; g < n_heads; ++g) {
-        caps[g] = std::min(held[g], largest);
-        n_room += caps[g];
-        most = shares[g] > 0.0f ? std::max(most, caps[g] / double(shares[g])) : most;
-    }
-    const size_t total = std::min(n_heads * size_t(budget), n_room);
-
-    // what a head gets grows with what a share of 1 is worth
-    std::vector<double> targets(n_heads);
-    const auto          give = [&](double worth) {
-        double sum = 0.0;
-        for (size_t g = 0; g < n_heads; ++g) {
-            const volatile double part   = worth * shares[g]; // see allot
-            const double          wanted = part;
-
-            targets[g] = std::clamp<double>(wanted, std::min(least, caps[g]), caps[g]);
-            sum += targets[g];
-        }
-        return sum;
-    };
-    if (give(most) > total) {
-        double low = 0.0, high = most;
-        for (double middle; (middle = between(low, high)) != low;) { // shares of any magnitude need all digits
-            (give(middle) > total ? high : low) = middle;
-        }
-        give(low);
-    }
-    apportion(targets, caps, total, budgets);
 }
 
 } // namespace edgekv

@@ -22,10 +22,4 @@ void layer_budgets(double beta, size_t n_layer, uint32_t budget, uint32_t n_prot
 void allot(const Ranked * heads, size_t n_heads, const edgekv_protection & protection, uint32_t budget, uint32_t largest,
            double safeguard, float * line, uint32_t * budgets);
 
-// Split n_heads * budget cells over heads that hold `held` (n_heads,), in proportion to shares (n_heads,): budgets (n_heads,), none
-// less than `least` or more than `largest`, as far as its head holds as much; what one cannot take the others get. Throws Error where
-// `least` exceeds the budget, or the budget `largest`, and for a share that is no number from 0 on.
-void divide(const float * shares, const uint32_t * held, size_t n_heads, uint32_t least, uint32_t budget, uint32_t largest,
-            uint32_t * budgets);
-
 } // namespace edgekv

@@ -8,39 +8,11 @@
 
 using namespace edgekv;
 
-// Cells that one head may keep, so that there is room for what is fed next.
-uint32_t Compaction::largest_of(uint32_t budget) const {
-    const uint32_t spare = cache_.shape.n_cells - std::min(cache_.shape.n_cells, budget);
-    return std::max(budget, cache_.shape.n_cells_max - std::min(cache_.shape.n_cells_max, spare));
-}
-
-// Budgets of all heads by given shares. Heads that share a pool of rows are compared with each other.
-std::vector<uint32_t> Compaction::divide_by_shares() const {
-    require(params_.shares != nullptr, "params.shares is NULL, but policy.spread is GIVEN");
-    const auto safe  = static_cast<uint32_t>(policy_.safeguard * params_.budget);
-    const auto least = std::max(safe, max_protected());
-
-    std::vector<uint32_t> budgets(flat_.n_heads());
-    for (uint32_t p = 0; p < flat_.pools().size(); ++p) {
-        std::vector<float>    shares;
-        std::vector<uint32_t> held, heads;
-        each_head_of(layers_, p, [&](uint32_t il, uint32_t g) {
-            heads.push_back(layers_[il].first_head + g);
-            held.push_back(cache_.cells(il, g).n);
-            shares.push_back(params_.shares[heads.back()]);
-        });
-        std::vector<uint32_t> found(heads.size());
-        divide(shares.data(), held.data(), heads.size(), least, params_.budget, largest_of(params_.budget), found.data());
-        for (size_t i = 0; i < heads.size(); ++i) {
-            budgets[heads[i]] = found[i];
-        }
-    }
-    return budgets;
-}
-
 // What each layer's heads may keep on average, and each head before they share.
 void Compaction::divide_layers() {
-    largest_ = largest_of(params_.budget);
+    // so that there is room for what is fed next
+    const uint32_t spare = cache_.shape.n_cells - std::min(cache_.shape.n_cells, params_.budget);
+    largest_             = std::max(params_.budget, cache_.shape.n_cells_max - std::min(cache_.shape.n_cells_max, spare));
     if (params_.budgets != nullptr) {
         check_budgets();
     }

@@ -105,10 +105,6 @@ Compaction::Compaction(const edgekv_cache & cache, const edgekv_compaction_param
         policy_.n_merged = 0;
     }
     policy_.carry = policy_.carry > 0.0 ? std::pow(policy_.carry, double(cache_.n_fresh_) / params_.budget) : 0.0;
-    if (policy_.spread == EDGEKV_SPREAD_GIVEN && params_.budgets == nullptr) {
-        by_shares_      = divide_by_shares();
-        params_.budgets = by_shares_.data();
-    }
     if (params_.budgets != nullptr) {
         policy_.spread = EDGEKV_SPREAD_HEAD; // nothing is left to share
     }

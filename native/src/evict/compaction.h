@@ -48,13 +48,11 @@ class Compaction {
     template <typename Work> void on_heads(Work work);
 
     // budgets.cpp
-    uint32_t              largest_of(uint32_t budget) const;
-    uint32_t              max_protected() const;
-    std::vector<uint32_t> divide_by_shares() const;
-    void                  divide_layers();
-    void                  check_budgets() const;
-    bool                  is_full() const;
-    void                  divide_heads();
+    uint32_t max_protected() const;
+    void     divide_layers();
+    void     check_budgets() const;
+    bool     is_full() const;
+    void     divide_heads();
 
     // heads.cpp
     Rows        rows_of_head(uint32_t layer, bool values, HostRows & host, size_t n) const;
@@ -87,7 +85,6 @@ class Compaction {
     edgekv_policy                     policy_; // as it is for this compaction
     edgekv_compaction_params          params_;
     Traits                            traits_;
-    std::vector<uint32_t>             by_shares_;
     Outcome                           outcome_     = Outcome::nothing;
     uint32_t                          largest_     = 0; // cells that one head may keep
     int64_t                           start_us_    = 0;

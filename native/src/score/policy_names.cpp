@@ -161,7 +161,7 @@ template <typename T> std::function<void(edgekv_policy &)> sets(T edgekv_policy:
 }
 
 const std::vector<Named> & wrappers() {
-    static const std::vector<std::string> weighing = { "caote", "fastcaote" }, choosing = { "caote", "fastcaote", "critical" };
+    static const std::vector<std::string> weighing = { "caote", "fastcaote" };
     static const std::vector<Named>       all      = {
         { "caote", sets<int32_t>(&edgekv_policy::weigh, EDGEKV_WEIGH_CAOTE), { rounds() }, {}, true },
         { "fastcaote", sets<int32_t>(&edgekv_policy::weigh, EDGEKV_WEIGH_FASTCAOTE), { rounds() }, {}, true },
@@ -193,17 +193,10 @@ const std::vector<Named> & wrappers() {
           sets(&edgekv_policy::pyramid, 20.0),
           { number("beta", &edgekv_policy::pyramid, 1.0, 1e300) },
           { "caote", "fastcaote", "critical", "ada" } },
-        { "heads",
-          [](edgekv_policy & policy) {
-              policy.spread    = EDGEKV_SPREAD_GIVEN;
-              policy.safeguard = 0.3;
-          },
-          { share("safeguard", &edgekv_policy::safeguard) },
-          choosing },
         { "merge",
           sets(&edgekv_policy::n_merged, 16u),
           { number("cells", &edgekv_policy::n_merged, 1u, 1024u) },
-          { "caote", "fastcaote", "critical", "ada", "pyramid", "heads" } },
+          { "caote", "fastcaote", "critical", "ada", "pyramid" } },
     };
     return all;
 }

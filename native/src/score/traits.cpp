@@ -49,14 +49,12 @@ constexpr Row formulas[] = {
 static_assert(std::size(formulas) == EDGEKV_BASE_EXPECTED + 1);
 
 // Whether heads compete for cells by their scores.
-bool competes(const edgekv_policy & policy) {
-    return policy.spread == EDGEKV_SPREAD_LAYER || policy.spread == EDGEKV_SPREAD_MODEL;
-}
+bool competes(const edgekv_policy & policy) { return policy.spread != EDGEKV_SPREAD_HEAD; }
 
 uint32_t raggedness(const edgekv_policy & policy) {
     const uint32_t layers = policy.pyramid > 0.0 ? EDGEKV_RAGGED_HEADS | EDGEKV_RAGGED_LAYERS : 0;
     if (!competes(policy)) {
-        return layers | (policy.spread == EDGEKV_SPREAD_GIVEN ? EDGEKV_RAGGED_HEADS : 0);
+        return layers;
     }
     return layers | EDGEKV_RAGGED_HEADS | (policy.spread == EDGEKV_SPREAD_MODEL ? EDGEKV_RAGGED_MODEL : 0) |
            (policy.softmax ? EDGEKV_RAGGED_SOFTMAX : 0);
@@ -116,13 +114,13 @@ void check(const edgekv_policy & policy) {
     require(policy.aggregate >= EDGEKV_AGGREGATE_MEAN && policy.aggregate <= EDGEKV_AGGREGATE_MAX, "policy.aggregate is unknown");
     require(policy.carry >= 0.0 && policy.carry <= 1.0, "policy.carry is not in [0, 1]");
     require(policy.n_merged <= 1024, "policy.n_merged is more than 1024");
-    require(policy.spread >= EDGEKV_SPREAD_HEAD && policy.spread <= EDGEKV_SPREAD_GIVEN, "policy.spread is unknown");
+    require(policy.spread >= EDGEKV_SPREAD_HEAD && policy.spread <= EDGEKV_SPREAD_MODEL, "policy.spread is unknown");
     require(policy.safeguard >= 0.0 && policy.safeguard <= 1.0, "policy.safeguard is not in [0, 1]");
     require(policy.pyramid == 0.0 || policy.pyramid >= 1.0, "policy.pyramid must be at least 1, or 0 for none");
     require(!competes(policy) || formulas[policy.base].comparable,
             "policy.spread compares the scores of heads: those of SINK, RANDOM and CUSTOM cannot be");
-    require((policy.spread != EDGEKV_SPREAD_MODEL && policy.spread != EDGEKV_SPREAD_GIVEN) || policy.pyramid == 0.0,
-            "policy.pyramid gives every layer a budget of its own, and policy.spread MODEL and GIVEN none");
+    require(policy.spread != EDGEKV_SPREAD_MODEL || policy.pyramid == 0.0,
+            "policy.pyramid gives every layer a budget of its own, and policy.spread MODEL none");
     require(!formulas[policy.base].ahead || policy.n_ahead > 0, "policy.n_ahead must be at least 1");
     require(formulas[policy.base].queries != Queries::some || policy.rows > 0, "policy.rows must be at least 1");
     if (policy.base == EDGEKV_BASE_CUSTOM) {
