@@ -29,7 +29,6 @@ MOST_THREADS = 512  # GGML_MAX_N_THREADS
 MOST_PARALLEL = 64  # EDGEKV_MOST_SLOTS
 MOST_DEVICES = 16  # devices to divide layers over: llama_max_devices()
 RPC_TIMEOUT_S, MOST_TIMEOUT_S = 600.0, 7 * 24 * 3600.0
-REPLAY_TOKENS = 48  # longest instruction before a block that is replayed
 DRAFT_TOKENS = 3  # tokens; a draft and the token before it make four rows, which matrix kernels multiply at once
 DEFAULT_MEMORY = "256MiB"
 DEFAULT_ARCHIVE = "auto"
@@ -88,7 +87,7 @@ class Options:
     threads: None = one for every processor
     parallel: sessions that share each step, each with cells of its own; the others are swapped out
     n_sink: first positions that are never evicted
-    recent: newest tokens that are never evicted; None = 32, but none while a probe or a replay of what is read scores
+    recent: newest tokens that are never evicted; None = 32, but none while a probe scores
     evict_every: generated tokens between two evictions; None = a block, 1 = as in the papers
     focus: read files with the question as a probe between blocks; a probe takes cells of its own
     focus_policy: what scores by the probe's attention; None = `policy` if it reads queries, else `DEFAULT_FOCUS`
@@ -114,8 +113,8 @@ class Options:
     tensor_split: in which proportions devices get layers, servers first, as a list or "3,1"
     isolated: hold the model in a worker process
     archive: the most that the rows of each session's tokens take on the disk, bytes or a size. A prompt recalls what
-        it needs of them. "auto" = a quarter of what is free on that disk, and no archive beside options that it does
-        not go with (`archive_obstacle`); "off" = what is evicted is forgotten
+        it needs of them. "auto" = a quarter of what is free on that disk, and no archive if the folder lies on none;
+        "off" = what is evicted is forgotten
     swap_memory: memory for sessions that are swapped out while another has the cells, bytes or a size; None = what the
         plan leaves free
     swap_dir: folder for archives, and for swapped-out sessions that have no room in memory; None = the one that TMPDIR
@@ -174,7 +173,6 @@ class Options:
     parsed_focus: Policy = field(init=False)
     n_threads: int = field(init=False)
     archive_bytes: int | None = field(init=False)
-    archive_obstacle: str = field(init=False)
     archives: bool = field(init=False)
     swap_memory_bytes: int | None = field(init=False)
     swap_dir_bytes: int | None = field(init=False)
@@ -200,8 +198,7 @@ class Options:
         object.__setattr__(self, "parsed_focus", self._focus())
         object.__setattr__(self, "n_threads", default_threads() if self.threads is None else self.threads)
         object.__setattr__(self, "archive_bytes", _archive_bytes(self.archive))
-        object.__setattr__(self, "archive_obstacle", self._archive_obstacle())
-        object.__setattr__(self, "archives", self.archive_bytes != 0 and not self.archive_obstacle)
+        object.__setattr__(self, "archives", self.archive_bytes != 0)
         object.__setattr__(self, "swap_memory_bytes", size_or_none(self.swap_memory))
         object.__setattr__(self, "swap_dir_bytes", size_or_none(self.swap_bytes))
         for name in ("swap_dir", "chat_template"):  # a worker runs in a folder of its own
@@ -250,8 +247,6 @@ class Options:
             raise ConfigError("mmap=True with repack=True would hold the weights twice; leave one of them out")
         self._check_resident()
         self._check_parallel()
-        if self.archive_bytes and self.archive_obstacle:
-            raise ConfigError(f"archive={self.archive} does not go with {self.archive_obstacle}; leave one of them out")
         if self.budget is not None:
             _in_range("budget", self.budget, 1, MOST_CELLS)
             self.check_budget(self.budget)
@@ -298,11 +293,6 @@ class Options:
                     f"parallel={self.parallel} shares steps among sessions in this process, on its processor, which "
                     f"{name}={value} does not go with; leave one of them out"
                 )
-
-    def _archive_obstacle(self) -> str:
-        """Return the option beside which an archived token has no place, and why; "" = there is none."""
-        policy = self.parsed_policy
-        return f"policy={policy.spec}, which scores a token once, when its block is read" if policy.base.replays else ""
 
     def n_streamed(self, n_layers: int) -> int:
         """Return how many of a model's layers are read from the file whenever their turn comes."""
@@ -367,20 +357,13 @@ class Options:
 
     @cached_property
     def probe_cells(self) -> int:
-        """Cells beyond budget and block that a probe takes while it is scored, or a block that is replayed."""
-        asks = self.focus or self.archives
-        return max(self.probe_tokens if asks else 0, self.block + REPLAY_TOKENS if self.replays else 0)
+        """Cells beyond budget and block that a probe takes while it is scored."""
+        return self.probe_tokens if self.focus or self.archives else 0
 
     @property
     def reads_alone(self) -> bool:
         """True if texts are read without the general question, because the policy finds as much without it."""
-        policy = self.parsed_policy
-        return self.replays or policy.base.before_rope
-
-    @property
-    def replays(self) -> bool:
-        """True if the policy has every block fed once more."""
-        return self.parsed_policy.base.replays
+        return self.parsed_policy.base.before_rope
 
     @property
     def n_ubatch(self) -> int:
@@ -415,7 +398,7 @@ class Options:
         return self.parsed_policy.sinks(self.n_sink)
 
     def recent_cells(self, budget: int, *, probed: bool = False) -> int:
-        """Return the number of protected newest cells under a budget. probed: a probe or a replay scores"""
+        """Return the number of protected newest cells under a budget. probed: a probe scores"""
         if probed:
             return self.recent or 0
         recent = RECENT if self.recent is None else self.recent

@@ -252,7 +252,7 @@ class Session(SessionRecord):
         The next `chat` or `ask` continues this turn. So cells are chosen before a question is known.
 
         focus: the question to read with, or a list as for `chat`. True = GENERAL_QUESTION, but none if the policy
-            is `keydiff(rope=off)` or `replay`; None = the same, unless the runtime was opened with
+            is `keydiff(rope=off)`; None = the same, unless the runtime was opened with
             focus=False; False = none: the policy alone chooses
         goes_on: they go on with the text that was read last, without an empty line between, as after a `cancel`
 

@@ -106,10 +106,6 @@ def _check_reading(runtime: edgekv.Runtime, n_tokens: int) -> None:
 def _check_policy(policy: Policy, block: int) -> None:
     """Refuse a policy whose choices depend on more than the cells, as they are stored, and the queries of a block."""
     check_base(policy)
-    if policy.base.replays:
-        raise ConfigError(
-            f"{policy.spec} scores by blocks that are read twice, and here each is read once; choose another policy"
-        )
     if policy.carries and "budget" in policy.reads:
         raise ConfigError(
             f"what {policy.spec} carries depends on the budget, so that it cannot evict to several from one cache; "

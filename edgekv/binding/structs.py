@@ -291,7 +291,7 @@ class PlanRequest(Input):
         *_members(c.POINTER(Policy), "policy probe_policy"),
         ("n_probe", c.c_uint32),
         ("probe_scores", c.c_int32),
-        *_members(c.c_uint32, "n_replay n_sink n_recent budget block least_block n_spare"),
+        *_members(c.c_uint32, "n_sink n_recent budget block least_block n_spare"),
         *_members(c.c_int32, "kv_type repack n_streamed maps"),
         *_members(c.c_uint32, "n_ubatch n_draft n_slots n_threads"),
         ("repositions", c.c_int32),

@@ -21,7 +21,6 @@ from edgekv.store.log import TokenLog
 from edgekv.store.snapshot_file import CELLS, Section, SnapshotFile, write_snapshot_file
 
 from .block_loop_snapshot import HISTORY, BlockLoopNotes, BlockLoopSnapshot
-from .block_replay import BlockReplay
 from .feeds import ALWAYS, Decoder, Feed, Feeding, GoesOn, at_once
 from .repositioning import Announced, Repositioning
 from .speculation import NgramProposer, SpeculationGate
@@ -84,7 +83,6 @@ class BlockLoop:
     logits_row: token of the last batch that the next token's logits come from; -1 = the last one
     log: notes the tokens of every feed; None = no log
     archive: takes the rows of all tokens before cells are evicted, and gives them back; None = no archive
-    block_replay: tokens that are fed once more before they are scored; None = no replay
     owner: the conversation that has the cells; None = no conversation has them
     watch: called with the tokens of every feed, while all of them are still in the cache; None = no watcher
     """
@@ -95,7 +93,6 @@ class BlockLoop:
         options: Options,
         budget: int,
         n_ctx_train: int,
-        block_replay: BlockReplay | None = None,
         decoder: Decoder | None = None,
     ) -> None:
         """decoder: decodes for all block loops of the context; None = for this one alone"""
@@ -110,7 +107,6 @@ class BlockLoop:
         self.owner: object | None = None
         self.watch: Callable[[Sequence[int]], None] | None = None
         self.logits_row = -1
-        self.block_replay = block_replay or BlockReplay()
         self._options = options
         self._proposer = NgramProposer()
         self._gate = SpeculationGate()
@@ -140,18 +136,15 @@ class BlockLoop:
         self.repositioning.clear()
         self._scored_at = 0
         self._proposer.restore(b"")
-        self.block_replay.restore((), 0)
 
     @property
     def earliest(self) -> int:
         """The fewest tokens to which `drop_to` can go back.
 
-        After an eviction nothing is dropped: cells were chosen with later tokens, or a question, in mind. With a
-        replay nothing is dropped either: tokens wait to be repeated with those before them.
+        After an eviction nothing is dropped: cells were chosen with later tokens, or a question, in mind.
         """
         cache = self.cache
-        is_whole = cache.n_cells == cache.n_past and not self.block_replay.wanted
-        return cache.n_past - (cache.n_droppable if is_whole else 0)
+        return cache.n_past - (cache.n_droppable if cache.n_cells == cache.n_past else 0)
 
     def drop_to(self, n: int) -> None:
         """Go back to n tokens, at least `earliest`: drop the cells of all later ones."""
@@ -218,7 +211,7 @@ class BlockLoop:
     def notes(self) -> BlockLoopNotes:
         """The notes on the cells."""
         is_long, history = self.repositioning.is_long, self._proposer.to_bytes()
-        return BlockLoopNotes(self.pinned, self._fresh, is_long, history, self.block_replay.unscored)
+        return BlockLoopNotes(self.pinned, self._fresh, is_long, history)
 
     def write(
         self,
@@ -269,7 +262,6 @@ class BlockLoop:
         self._scored_at = n_past - notes.fresh
         self.repositioning.restore(is_long=notes.is_long)
         self._proposer.restore(notes.history if self._options.n_draft else b"", n_past)
-        self.block_replay.restore(notes.unscored, n_past)
 
     def resize(self, budget: int) -> None:
         """Keep `budget` cells per head from the next block or token on, or from `shrink` on; at most those of the plan.
@@ -342,11 +334,11 @@ class BlockLoop:
             removed again. Their queries score until UBATCH tokens have come after them; the last block has a probe of
             its own
         part_ends: end of each part of the probe; empty = one part (`Cache.probe`)
-        want_logits: compute the logits of the last token, for a reply. The last tokens of a probed or replayed prompt
-            are fed after the last compaction (`_n_held`). With an archive those of any prompt are, and first they
+        want_logits: compute the logits of the last token, for a reply. The last tokens of a probed prompt are
+            fed after the last compaction (`_n_held`). With an archive those of any prompt are, and first they
             recall what they need
         observe: called with each token before it is fed, while the logits of the one before are there. Tokens are then
-            fed one by one, without a probe, by a policy that feeds no block again
+            fed one by one, without a probe
         while_recalling: called between the heads that a recall scans; returns False to stop (`Archive.recall`)
         """
         self._since_probe = None
@@ -383,15 +375,14 @@ class BlockLoop:
     def _n_held(self, probe: Sequence[int], *, recalls: bool) -> int:
         """Return how many last tokens of a prompt are fed after the last compaction.
 
-        A probe, a replay and a recall leave no logits, so it is at least one. A probe's question ends the prompt. If it
-        lay in the cells it would take most of its own attention, and cells from the text. It takes spare cells in their
-        place, and leaves half of them to the reply. If a recall fills the other half, the prompt leaves half of the
-        rest.
+        A probe and a recall leave no logits, so it is at least one. A probe's question ends the prompt. If it lay in
+        the cells it would take most of its own attention, and cells from the text. It takes spare cells in their place,
+        and leaves half of them to the reply. If a recall fills the other half, the prompt leaves half of the rest.
         """
         if recalls:
             return self._n_recalling
         if len(probe) == 0:
-            return int(self.block_replay.wanted)
+            return 0
         return max(1, min(len(probe), self._options.spare_cells // 2))
 
     @property
@@ -513,7 +504,6 @@ class BlockLoop:
         if not tokens or n_past <= first:
             return
         fed = tokens[: n_past - first]
-        self.block_replay.follow(fed, n_past)
         if self.log is not None:
             self.log.follow(fed, n_past)
         if self._options.n_draft:
@@ -525,7 +515,6 @@ class BlockLoop:
     def _note_scored(self) -> None:
         """Note that all tokens have their scores."""
         self._scored_at = self.cache.n_past
-        self.block_replay.restore((), self._scored_at)
 
     def _proposed(self, token: int, spare: int) -> list[int]:
         """Return a draft that may follow a token. It ends before the next eviction and the last position."""
@@ -548,19 +537,15 @@ class BlockLoop:
         options = self._options
         full |= self.is_resized or self.cache.n_cells > self.budget
         probed = len(probe) > 0 and (full or options.parsed_focus.base.sees_every_probe)
-        replay = [] if probed else self.block_replay.probe(evicts=full)
-        carries = options.parsed_policy.carries and not self.block_replay.wanted
         if self._since_probe is not None:
             self._since_probe += self._fresh
-        due = bool(full or probed or replay or carries)
+        due = full or probed or options.parsed_policy.carries
         if due or (self.archive is not None and self.archive.keeper is not None):
             self.archive_fed()  # also without an eviction, since the rows are laid out anew
         if not due:
             self._scored_at = self.cache.n_past
             return
-        if replay:
-            yield from self._probe(replay)
-        elif not probed:
+        if not probed:
             self._since_probe = None
         elif is_last or self._since_probe is None or self._since_probe > UBATCH:
             yield from self._ask(probe)
@@ -570,9 +555,9 @@ class BlockLoop:
             self._options.parsed_focus if probed else options.parsed_policy,
             self.budget,
             n_sink=options.sinks,
-            recent=options.recent_cells(self.budget, probed=probed or (len(replay) > 0 and not generating)),
+            recent=options.recent_cells(self.budget, probed=probed),
             pinned=self.pinned,
-            probed=probed or len(replay) > 0,
+            probed=probed,
             generating=generating,
             reposition=reposition,
             result=result,

@@ -9,14 +9,13 @@ import numpy as np
 
 from edgekv.binding.cache import CacheSnapshot
 from edgekv.store.snapshot_file import SnapshotFile
-from edgekv.store.snapshot_header import are_tokens, is_whole
+from edgekv.store.snapshot_header import is_whole
 
 from .speculation import WINDOW
 
 HISTORY = "history"  # name of a file's section
 MAX_POSITION = 1 << 30
 MAX_PINNED = 64  # ranges; a session pins only its beginning
-MAX_UNSCORED = 4096  # the longest block
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -27,19 +26,16 @@ class BlockLoopNotes:
     fresh: tokens since the last scoring
     is_long: keys are repositioned from now on
     history: the newest tokens as int32, which drafts are looked up in
-    unscored: the tokens that the policy has not replayed yet; empty for policies without replay
     """
 
     pinned: tuple[tuple[int, int], ...]
     fresh: int
     is_long: bool
     history: bytes
-    unscored: tuple[int, ...]
 
     def values(self) -> dict[str, Any]:
         """Return all but the history, for the header of a snapshot file."""
-        values = {"pinned": list(map(list, self.pinned)), "fresh": self.fresh, "is_long": self.is_long}
-        return values | ({"unscored": list(self.unscored)} if self.unscored else {})
+        return {"pinned": list(map(list, self.pinned)), "fresh": self.fresh, "is_long": self.is_long}
 
     @classmethod
     def of(cls, file: SnapshotFile) -> BlockLoopNotes:
@@ -50,7 +46,6 @@ class BlockLoopNotes:
             header.value("fresh", lambda it: is_whole(it, MAX_POSITION)),
             header.value("is_long", lambda it: isinstance(it, bool)),
             _history(file),
-            tuple(header.optional("unscored", lambda it: are_tokens(it) and len(it) <= MAX_UNSCORED) or ()),
         )
 
 

@@ -21,7 +21,6 @@ from edgekv.prompt.template import check_template, rehearse
 from edgekv.warmup import register_warmup
 
 from .block_loop import BlockLoop
-from .block_replay import BlockReplay
 from .feeds import Decoder
 from .memory_guard import MemoryGuard
 
@@ -62,8 +61,7 @@ class LoadedModel:
             self.block_loops: list[BlockLoop] = []
             for slot in range(options.parallel):
                 cache = made.enter_context(closing(open_cache(self.context, options, slot)))
-                replay = BlockReplay.of(self.model, options)
-                loop = BlockLoop(cache, options, plan.budget_cells, self.model.n_ctx_train, replay, self.decoder)
+                loop = BlockLoop(cache, options, plan.budget_cells, self.model.n_ctx_train, self.decoder)
                 self.block_loops.append(loop)
             process.return_freed_memory()
             ledger.count("kv", lambda: sum(it.cache.n_cells for it in self.block_loops) * plan.cell_bytes)

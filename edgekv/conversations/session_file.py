@@ -173,7 +173,7 @@ def _check(file: SnapshotFile, engine: LoadedModel, said: Said, notes: BlockLoop
             f"{file.name} was saved with policy={policy!r}, but this runtime has "
             f"policy={own!r}; open one with policy={policy!r}"
         )
-    tokens = [*said.pending, *notes.unscored, *(said.sampler.newest if said.sampler else ())]
+    tokens = [*said.pending, *(said.sampler.newest if said.sampler else ())]
     newest = np.frombuffer(notes.history, np.int32)
     if max([*tokens, newest.max(initial=0)]) >= engine.model.n_vocab:
         raise file.damaged("it holds tokens that the model does not know")
@@ -188,8 +188,6 @@ def _take(
     """Load the cells of a file into a block loop, and evict the cells beyond its budget and block."""
     plan = engine.plan
     numbers = SnapshotMeta.read(cells, lambda n: _claim(engine, n))
-    if engine.options.replays:
-        _check_replays(engine, block_loop.cache, numbers, len(notes.unscored))
     if not block_loop.cache.holds(numbers.cells):
         _take_by_way_of_more(engine, block_loop, cells, numbers, notes, has_scores)
         return
@@ -208,19 +206,6 @@ def _claim(engine: LoadedModel, n_bytes: int) -> None:
     """Raise CeilingError if there is no room for the numbers that the file holds about its cells."""
     process.return_freed_memory()  # numbers of the last load would count beside these
     engine.guard.check_room(n_bytes, "what the file says of its cells", "")
-
-
-def _check_replays(engine: LoadedModel, cache: Cache, numbers: SnapshotMeta, n_unscored: int) -> None:
-    """Raise ConfigError if cells had to be evicted before the newest n_unscored of a head are replayed."""
-    held, plan, options = numbers.cells, engine.plan, engine.options
-    n_mean = -(-int(held.sum()) // max(1, len(held)))
-    fits = n_mean <= plan.budget_cells + plan.block and cache.holds(held + options.probe_cells)
-    if not fits or n_unscored > plan.block:
-        raise ConfigError(
-            f"it holds {n_mean} cells a head, {n_unscored} of them not replayed yet, for which budget="
-            f"{plan.budget_cells} and block={plan.block} have no room, and policy={options.parsed_policy.spec} evicts "
-            "none before it is replayed; give the budget and the block that it was saved with"
-        )
 
 
 def _take_by_way_of_more(

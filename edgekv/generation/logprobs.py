@@ -15,7 +15,6 @@ import numpy.typing as npt
 from edgekv.binding.model import Model
 from edgekv.cells.block_loop import BlockLoop
 from edgekv.cells.loaded_model import LoadedModel
-from edgekv.errors import ConfigError
 
 UNKNOWN = math.nan  # log probability of a token that nothing comes before
 PART = 4096  # logits that are summed together
@@ -171,14 +170,9 @@ class LogprobRecorder:
 
 
 class PromptLogprobs:
-    """Notes the tokens of a prompt while it is read, which is token by token, as slowly as a reply is generated.
-
-    Raises ConfigError for a policy that feeds blocks again, since that leaves no logits.
-    """
+    """Notes the tokens of a prompt while it is read, which is token by token, as slowly as a reply is generated."""
 
     def __init__(self, engine: LoadedModel, block_loop: BlockLoop, n_top: int) -> None:
-        if engine.options.replays:
-            raise ConfigError("prompt_logprobs=True needs logits of every token, which policy='replay' does not leave")
         self._engine = engine
         self._block_loop = block_loop
         self._recorder = LogprobRecorder(n_top)

@@ -276,9 +276,8 @@ def grammar_bytes(n_vocab: int, n_replies: int) -> int:
 
 def cache_params_of(options: Options) -> structs.CacheParams:
     """Return the parameters of a runtime's cache."""
-    by_probe = [options.parsed_focus] if options.focus or options.replays else []
-    by_text = [] if options.replays else [options.parsed_policy]
-    params = cache_params(by_text, options.block, probed=by_probe, n_probe=options.probe_cells)
+    by_probe = [options.parsed_focus] if options.focus else []
+    params = cache_params([options.parsed_policy], options.block, probed=by_probe, n_probe=options.probe_cells)
     params.repositions = options.reposition != "never"
     params.n_draft = options.n_draft
     return params

@@ -12,7 +12,7 @@ from edgekv.binding import library, structs
 from edgekv.binding.callback import Callback
 from edgekv.binding.policy import NativePolicy
 from edgekv.memory.raw_files import CHUNK_BYTES
-from edgekv.options import DRAFT_TOKENS, KV_TYPES, MOST_DEVICES, REPLAY_TOKENS, REPOSITION, Options
+from edgekv.options import DRAFT_TOKENS, KV_TYPES, MOST_DEVICES, REPOSITION, Options
 from edgekv.policies import Policy
 
 from .choice import Request
@@ -38,7 +38,6 @@ class NativeRequest:
             probe_policy=c.pointer(self._policies[1].fields),
             n_probe=options.probe_tokens if options.focus or options.archives else 0,
             probe_scores=options.focus,
-            n_replay=REPLAY_TOKENS if options.replays else 0,
             n_sink=options.sinks,
             n_recent=options.least_budget() - options.sinks - 1,
             budget=options.budget or 0,

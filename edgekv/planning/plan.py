@@ -152,7 +152,7 @@ class Plan:
             mmap=options.maps_weights,
             prompt_lookup="on" if options.n_draft else "off",
             archive=options.archive if options.archives else "off",
-            archive_obstacle=options.archive_obstacle if options.archive == "auto" else "",
+            archive_obstacle="",
             gpu_layers=options.gpu_layers,
             tensor_split=options.split,
             **estimated,

@@ -57,7 +57,7 @@ def planned(path: Path, request: Request) -> Iterator[tuple[Plan, Estimator, Req
         plan = estimates.best(request)
         if plan is None:
             raise infeasible_error(request, estimates.refusal(request))
-        plan = replace(plan, archive_obstacle=plan.archive_obstacle or no_disk)
+        plan = replace(plan, archive_obstacle=no_disk)
         if "memory" in request.open:
             plan, options = lowered(plan, request.options)
             request = replace(request, options=options)

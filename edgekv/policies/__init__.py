@@ -21,7 +21,6 @@ from .merge import Merge
 from .pyramid import Pyramid
 from .random import Random
 from .registry import POLICIES, WRAPPERS, Available, available, parse_policy, register, unregister
-from .replay import Replay
 from .sink import Sink
 from .snapkv import SnapKV
 from .tova import Tova
@@ -45,7 +44,6 @@ __all__ = [
     "Policy",
     "Pyramid",
     "Random",
-    "Replay",
     "Scorer",
     "Sink",
     "SnapKV",

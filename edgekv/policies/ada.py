@@ -19,14 +19,13 @@ from .head import Head
 from .keydiff import KeyDiff
 from .l2norm import L2Norm
 from .pyramid import Pyramid, contradiction
-from .replay import Replay
 from .selection import Protection, check_finite, checked_protection
 from .snapkv import SnapKV
 from .tova import Tova
 from .types import Indices, Positions, Scores
 from .wrappers import Wrapper, weights_of
 
-BASES: tuple[type[Policy], ...] = (H2O, Tova, SnapKV, AhaKV, Expected, Replay, KeyDiff, L2Norm)
+BASES: tuple[type[Policy], ...] = (H2O, Tova, SnapKV, AhaKV, Expected, KeyDiff, L2Norm)
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,6 @@ class Policy:
     carries: scores accumulate with the cell; every block is then scored, even while the cache has room
     sees_every_probe: a probe scores every block, even while the cache has room, because scores stay with the
         cells
-    replays: every block is fed once more, as a probe whose queries score it
     merges: means of evicted cells stay
     before_rope: it reads keys as they were before RoPE; plain arrays must hold them so
     looks_ahead: its queries are turned to positions to come; plain arrays must hold them so
@@ -69,7 +68,6 @@ class Policy:
     accumulates: ClassVar[bool] = False
     carries: ClassVar[bool] = False
     sees_every_probe: ClassVar[bool] = False
-    replays: ClassVar[bool] = False
     merges: ClassVar[bool] = False
     before_rope: ClassVar[bool] = False
     looks_ahead: ClassVar[bool] = False

@@ -30,7 +30,6 @@ from .l2norm import L2Norm
 from .merge import Merge
 from .pyramid import Pyramid
 from .random import Random
-from .replay import Replay
 from .sink import Sink
 from .snapkv import SnapKV
 from .tova import Tova
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 POLICIES: dict[str, type[Policy]] = {
-    policy.name: policy for policy in (KeyDiff, SnapKV, AhaKV, H2O, Tova, Expected, Replay, L2Norm, Sink, Random)
+    policy.name: policy for policy in (KeyDiff, SnapKV, AhaKV, H2O, Tova, Expected, L2Norm, Sink, Random)
 }
 WRAPPERS: dict[str, type[Wrapper]] = {
     wrapper.name: wrapper for wrapper in (Caote, FastCaote, Critical, Ada, Pyramid, Merge)

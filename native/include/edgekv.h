@@ -666,8 +666,6 @@ struct edgekv_plan_request {
 
     uint32_t n_probe;      // longest probe, in tokens: 64; 0 = no probes, and probe_policy is not read
     int32_t  probe_scores; // nonzero: probe_policy scores by probes; 0 = they only recall from an archive: 1
-    uint32_t n_replay;     // tokens before a block that is fed once more as a probe, by which probe_policy scores in place of
-                           // policy; 0 = blocks are fed once
     uint32_t n_sink;       // first positions that are protected: 4
     uint32_t n_recent;     // newest cells that are protected if no probe scores: 32
     uint32_t budget;       // cells per head; 0 = as many as fit

@@ -30,15 +30,6 @@ def test_plan_says_how_long_the_limit_lasts(model, archive, limit):
     assert f"archived on the disk, in {plan['archive_token_bytes']:,} bytes a token; {limit}" in shown
 
 
-def test_plan_says_why_auto_is_off(model):
-    options = ["-m", model, *SMALL, "--policy", "replay"]
-    told = "what is evicted is not archived: policy=replay, which scores a token once, when its block is read"
-    assert told in run_here("plan", *options, "--archive", "auto").stdout
-    assert "archive" not in run_here("plan", *options, "--archive", "off").stdout
-    refused = run_here("plan", *options, "--archive", "1MiB")
-    assert (refused.returncode, "--archive 1MiB does not go with --policy replay" in refused.stderr) == (2, True)
-
-
 def test_the_report_of_ask_has_the_figures_of_the_archive(model, text_file):
     asked = ["ask", "-m", model, *SMALL, *REPLY, *ARCHIVED, "-f", text_file(LONG), "What?", "--json"]
     report = json.loads(run_here(*asked).stdout)

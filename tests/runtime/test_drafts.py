@@ -16,7 +16,6 @@ SETTINGS = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads"
 POLICIES = [
     *("keydiff", "snapkv(window=16, carry=0.65)", "h2o", "ahakv", "tova", "l2norm", "sink", "random"),
     *("keydiff+critical", "snapkv+caote", "keydiff+ada(scope=model)", "h2o+ada", "snapkv+pyramid"),
-    "replay+ada(scope=model)",
 ]
 SHAPE = {"n_layer": 2, "n_ctx_train": 2048, "head_dim": 64, "quantization": "Q8_0"}
 GREEDY = edgekv.Sampling()
@@ -105,7 +104,7 @@ def test_so_it_is_with_other_caches_and_models(tiny_model, drafting, options):
     check_equal(drafting, model, **{name: options[name] for name in options.keys() - names})
 
 
-@pytest.mark.parametrize("policy", ["h2o", "replay+ada(scope=model)"])
+@pytest.mark.parametrize("policy", ["h2o", "ahakv+ada(scope=model)"])
 def test_a_draft_ends_with_its_block_while_cells_are_free(model, drafting, policy):
     """Tokens are scored block by block below the budget, too, and the cache keeps no more queries than those of one."""
     check_equal(drafting, model, policy=policy, budget=400)

@@ -10,7 +10,6 @@ import edgekv
 BUDGET, BLOCK = 64, 32
 TOKENS = np.random.default_rng(3).integers(3, 250, 300).tolist()
 PROBE = np.random.default_rng(4).integers(3, 250, 12).tolist()
-REPLAY = "replay+ada(scope=model)"
 
 
 @pytest.fixture
@@ -30,11 +29,9 @@ def opened(tiny_model):
         ({"evict_every": 8}, PROBE, 4),
         ({"evict_every": 1}, PROBE, 1),
         ({"ubatch": 5}, PROBE, 12),
-        ({"policy": REPLAY}, (), 1),
-        ({"policy": REPLAY}, PROBE, 12),
         ({}, (), 0),
     ],
-    ids=["whole", "long", "some", "one", "pieces", "replayed", "replay with a question", "no question"],
+    ids=["whole", "long", "some", "one", "pieces", "no question"],
 )
 def test_the_end_of_a_prompt_comes_after_the_last_compaction(opened, options, probe, n_held):
     with opened(**options) as runtime:

@@ -245,10 +245,10 @@ def test_reading_and_generating(open_told, tmp_path):
 
 @pytest.mark.parametrize(
     "policy",
-    ["keydiff", "replay+ada", *(pytest.param(policy, marks=pytest.mark.nightly) for policy in ("snapkv", "h2o"))],
+    ["keydiff", *(pytest.param(policy, marks=pytest.mark.nightly) for policy in ("snapkv", "h2o"))],
 )
-def test_with_probes_drafts_and_replays(open_told, tmp_path, monkeypatch, policy):
-    """Cells are evicted, with a question in mind, or once they were fed again."""
+def test_with_probes_and_drafts(open_told, tmp_path, monkeypatch, policy):
+    """Cells are evicted, with a question in mind and without."""
     monkeypatch.setattr("edgekv.cells.speculation.SpeculationGate.allows_draft", lambda self, draft: True)
     told = open_told(**TIGHT, policy=policy, prompt_lookup="on" if policy in ("keydiff", "h2o") else "off")
 

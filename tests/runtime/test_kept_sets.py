@@ -50,7 +50,6 @@ VARIANTS = [
     "snapkv(aggregate=max)+critical(epsilon=0.1, relative=on)",
     "expected(window=40, future=64, kernel=15)",
     "expected(covariance=off)+critical(alpha=0, epsilon=0)",
-    "replay(kernel=5, aggregate=mean)",
     "h2o+fastcaote(rounds=2)",
     "ahakv(recent_accumulation=off)",
     "ahakv(step_gain=off, value_prior=off)",
@@ -100,7 +99,6 @@ SHARED = [  # heads or layers differ in how many cells they keep
     "keydiff(rope=off)+ada(scope=model)",
     "snapkv+critical+ada(scope=model)",
     "ahakv+ada(scope=model, safeguard=0)",
-    "replay+critical(alpha=0, epsilon=0)+ada(scope=model, safeguard=0)",
     "random+pyramid",
     "sink+pyramid(beta=3)",
     "snapkv+pyramid",
@@ -124,7 +122,6 @@ SHARED_DAILY = [  # every way to share, of bases that read each kind of array; t
     "h2o+caote(rounds=4)+ada",
     "h2o+ada(safeguard=0)",
     "keydiff(rope=off)+ada(scope=model)",
-    "replay+critical(alpha=0, epsilon=0)+ada(scope=model, safeguard=0)",
     "random+pyramid",
     "snapkv+pyramid",
     "ahakv+ada(safeguard=0)+pyramid(beta=5)",
@@ -228,7 +225,6 @@ PROBED = [
     "snapkv+critical",
     "snapkv+critical+ada",
     "h2o+ada",
-    "replay+ada",
 ]
 
 
@@ -278,7 +274,6 @@ def test_a_probe_keeps_what_the_reference_keeps_by_its_queries(tiny_model, uneve
     [
         ("snapkv+caote", "snapkv(window=20, kernel=15, carry=0.65)+critical", {}),
         ("tova", "h2o+ada", {"reposition": "always"}),
-        ("tova+critical", "replay+ada(safeguard=0, scope=model)", {"kv_type": "q8_0"}),
         ("snapkv(window=20)+ada", "tova", {}),
     ],
 )

@@ -164,7 +164,6 @@ EVERY_KIND = [
     "snapkv+ada+merge(cells=8)",
     "h2o+critical+merge",
     "tova+caote(rounds=2)+pyramid(beta=2)+merge",
-    "replay+ada(scope=model)+merge",
     "expected+merge(cells=3)",
     "counting+merge",
 ]

@@ -25,7 +25,6 @@ KINDS = [
         for policy in ("snapkv", "h2o", "keydiff+ada(scope=model)")
         for settings in ({}, ARCHIVE)
     ),
-    pytest.param({"policy": "replay"}, marks=pytest.mark.nightly),
 ]
 TEXT = words(120)  # some 400 tokens
 

@@ -176,14 +176,6 @@ def test_cells_make_way_for_what_the_program_took_meanwhile(model, monkeypatch):
         assert rt.plan.budget_cells == budget - 100
 
 
-def test_what_was_scored_by_a_replay_is_given_up_too(model):
-    with opened(model, policy="replay", budget=256) as rt, rt.session() as session:
-        session.read(words(150))
-        rt.memory = lower(rt)
-        assert session.n_cells <= rt.plan.budget_cells < 256
-        assert reply(session)
-
-
 def test_a_ceiling_that_cannot_be_is_refused_and_nothing_changes(model):
     with opened(model) as rt, rt.session(system=words(100)) as session:
         session.read(words(400), focus=False)

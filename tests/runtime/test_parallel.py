@@ -18,7 +18,7 @@ from edgekv.binding.cache import Cache
 from edgekv.cells.speculation import NgramProposer, SpeculationGate
 from edgekv.generation.sampler import GREEDY
 
-POLICIES = ["keydiff", "h2o", "ahakv", "snapkv(window=16, carry=0.65)", "keydiff+critical", "snapkv+ada", "replay+ada"]
+POLICIES = ["keydiff", "h2o", "ahakv", "snapkv(window=16, carry=0.65)", "keydiff+critical", "snapkv+ada"]
 
 
 @pytest.fixture(scope="module")

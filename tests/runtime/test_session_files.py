@@ -38,7 +38,6 @@ STATEFUL = [
     "snapkv+ada",
     "h2o+pyramid",
 ]
-REPLAY = "replay+ada"
 TWO = {"policy": "tova+ada", "focus_policy": "snapkv(window=16, carry=0.65)+critical"}  # reading is scored by another
 
 
@@ -67,7 +66,7 @@ def elsewhere(cases, folder):
 def test_a_new_process_says_the_next_100_tokens(tiny_model, tmp_path, kv_type, n_ctx_train):
     model = tiny_model(n_layer=2, n_ctx_train=n_ctx_train, head_dim=64)
     cases, expected = [], []
-    for i, named in enumerate([*({"policy": policy} for policy in (*STATEFUL, REPLAY)), TWO]):
+    for i, named in enumerate([*({"policy": policy} for policy in STATEFUL), TWO]):
         policy, options = named["policy"], SETTINGS | named | {"kv_type": kv_type}
         path = tmp_path / f"{i}.session"
         with edgekv.Runtime(model, **options) as rt, rt.session(system="Be brief.") as session:

@@ -24,7 +24,6 @@ POLICIES = [
     "keydiff+critical",
     "ahakv",
     "expected",
-    "replay+ada",
 ]
 
 

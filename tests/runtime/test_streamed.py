@@ -21,7 +21,6 @@ MATCHES = [
     {"policy": "snapkv+critical+ada"},
     {"policy": "keydiff+critical+ada(scope=model)", "focus": False},
     {"policy": "tova+caote", "kv_type": "q8_0"},
-    {"policy": "replay"},
     {"reposition": "always"},
     {"prompt_lookup": "on"},
     {"threads": 3, "block": 96, "ubatch": 24},

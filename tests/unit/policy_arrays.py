@@ -36,9 +36,6 @@ VARIANTS = [
     "expected(window=8, kernel=15)",
     "expected(covariance=off)",
     "expected+critical(alpha=0, epsilon=0)",
-    "replay(kernel=5, pool=max)",
-    "replay(aggregate=mean)",
-    "replay+critical(alpha=0, epsilon=0)",
     "ahakv(r=3)",
     "ahakv(kernel=1)",
     "ahakv(floor=off)",
@@ -61,7 +58,7 @@ ROUNDS = ["tova+caote(rounds=3)", "snapkv+fastcaote(rounds=4)", "keydiff+caote(r
 
 
 SHARED = [  # specs whose heads may keep different numbers of cells
-    *(f"{base}+ada" for base in ("h2o", "tova", "snapkv", "ahakv", "expected", "replay", "keydiff", "l2norm")),
+    *(f"{base}+ada" for base in ("h2o", "tova", "snapkv", "ahakv", "expected", "keydiff", "l2norm")),
     "snapkv+ada(scope=model)",
     "tova+caote(rounds=3)+ada",
     "ahakv+fastcaote+ada(safeguard=0)",

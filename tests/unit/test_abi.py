@@ -172,7 +172,7 @@ def test_options_stand_where_the_enums_have_them():
     assert enum_values("METRIC") == {name: i for i, name in enumerate(METRICS)}
     assert enum_values("POOL") == {name: i for i, name in enumerate(POOLS)}
     assert enum_values("SPREAD") == {name: i for i, name in enumerate(SPREADS)}
-    bases = {name: kind.native_base for name, kind in POLICIES.items() if name != "replay"}  # snapkv's kernel
+    bases = {name: kind.native_base for name, kind in POLICIES.items()}
     assert enum_values("BASE") == bases | {"custom": Custom.native_base}
     assert enum_values("WEIGH") == {"none": 0, **{kind.name: kind.native_weigh for kind in (Caote, FastCaote)}}
     assert enum_values("READS") == READS

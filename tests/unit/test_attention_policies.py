@@ -64,17 +64,6 @@ class TestWeights:
         (scores,) = score("snapkv(window=2, kernel=1, carry=0.5)", **arguments)
         np.testing.assert_allclose(scores, np.maximum(ROWS.mean(axis=0), before[0] / 2), **NEAR)
 
-    def test_replay_is_the_largest_weight_of_all_replays_so_far(self, backend):
-        arguments = HEAD | {"queries": queries_of([1, 1], [0, 0]), "backend": backend}
-        largest = np.maximum(ROWS, ALIKE).max(axis=0)
-        (scores,) = score("replay", **arguments)
-        np.testing.assert_allclose(scores, largest, **NEAR)
-        before = np.array([[0.5, 0.1, 0, 0.2, 0.9, 0]])
-        (scores,) = score("replay", **arguments, accumulated=before)
-        np.testing.assert_allclose(scores, np.maximum(largest, before[0]), **NEAR)
-        (scores,) = score("replay(aggregate=mean)", **arguments, accumulated=before)
-        np.testing.assert_allclose(scores, np.maximum((ROWS + ALIKE).mean(axis=0) / 2, before[0]), **NEAR)
-
     @pytest.mark.parametrize(
         ("spec", "expected"),
         [

@@ -144,11 +144,6 @@ def test_blocks_are_longer_where_a_gpu_decodes_more_tokens_at_once():
     assert chosen("1GiB", budget=64, gpu_layers=9, rpc="127.0.0.1:50052", isolated=True)[1] == 128
 
 
-def test_a_block_that_is_replayed_has_positions_and_is_not_longer():
-    assert chosen(bytes_for(10_000), Estimates(n_ctx_train=600), policy="replay") == ("f16", 128, 600 - 128 - 128 - 48)
-    assert chosen(bytes_for(10_000), policy="replay")[1] == 128
-
-
 # ---- what is named stays ----
 
 

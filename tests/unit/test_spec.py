@@ -106,7 +106,7 @@ def test_every_policy_has_a_name_a_paper_a_summary_and_helped_options():
         assert kind.paper
         assert kind.summary
         assert all(field.metadata["help"] for field in kind.options())
-    assert len({kind.native_base for kind in POLICIES.values()}) == len(POLICIES) - 1  # replay has snapkv's
+    assert len({kind.native_base for kind in POLICIES.values()}) == len(POLICIES)
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ SPELLING = "is not spelt base or base(key=value, ...)+wrapper(...); bases: " + N
         ),
         (
             "sink+critical+ada",
-            "which sink cannot; possible: h2o, tova, snapkv, ahakv, expected, replay, keydiff, l2norm",
+            "which sink cannot; possible: h2o, tova, snapkv, ahakv, expected, keydiff, l2norm",
         ),
         ("tova+ada+ada", "ada goes over a base or caote, critical, fastcaote, pyramid, not over ada"),
         ("tova+pyramid+pyramid", "pyramid goes over a base or ada, caote, critical, fastcaote, not over pyramid"),

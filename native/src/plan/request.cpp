@@ -23,11 +23,6 @@ void require_range(const char * name, uint64_t value, uint64_t low, uint64_t hig
 
 uint32_t least_budget(const edgekv_plan_request & request) { return request.n_sink + request.n_recent + 1; }
 
-// Cells beyond budget and block: of a probe, or of a block that is replayed.
-uint32_t probe_cells(const edgekv_plan_request & request, uint32_t block) {
-    return request.n_replay == 0 ? request.n_probe : std::max(request.n_probe, block + request.n_replay);
-}
-
 uint32_t draft_tokens(const edgekv_plan_request & request, uint32_t block) {
     return std::min(request.n_draft, std::min(block, request.n_ubatch) - 1);
 }
@@ -37,7 +32,6 @@ void check(const edgekv_plan_request & request) {
     require_range("ceiling_bytes", request.ceiling_bytes, 1, UINT64_MAX);
     require_range("n_threads", request.n_threads, 1, GGML_MAX_N_THREADS);
     require_range("n_probe", request.n_probe, 0, 1024);
-    require_range("n_replay", request.n_replay, 0, 1024);
     require_range("n_sink", request.n_sink, 0, 1 << 20);
     require_range("n_recent", request.n_recent, 0, 1 << 30);
     require_range("block", request.block, 0, 4096);
@@ -75,15 +69,12 @@ CheckedRequest::CheckedRequest(const edgekv_plan_request & of_program)
 }
 
 edgekv_cache_params cache_params(const edgekv_plan_request & request, uint32_t block) {
-    const bool          by_probe = (request.n_probe > 0 && request.probe_scores != 0) || request.n_replay > 0;
-    edgekv_cache_params params   = default_of<edgekv_cache_params>();
-    params.n_probe_rows          = probe_cells(request, block);
-    params.repositions           = request.repositions != 0;
-    params.n_draft               = draft_tokens(request, block);
-    if (request.n_replay == 0) {
-        checked(edgekv_cache_params_for, request.policy, block, 0, &params);
-    }
-    if (by_probe) {
+    edgekv_cache_params params = default_of<edgekv_cache_params>();
+    params.n_probe_rows        = request.n_probe;
+    params.repositions         = request.repositions != 0;
+    params.n_draft             = draft_tokens(request, block);
+    checked(edgekv_cache_params_for, request.policy, block, 0, &params);
+    if (request.n_probe > 0 && request.probe_scores != 0) {
         checked(edgekv_cache_params_for, request.probe_policy, block, 1, &params);
     }
     return params;
@@ -119,8 +110,8 @@ edgekv_choice choice_of(const edgekv_plan_request & request, uint32_t n_layers, 
     choice.ragged        = cache_params(request, usual_block).ragged != 0;
     choice.repositions   = request.repositions;
     choice.n_ubatch      = request.n_ubatch;
-    if (request.n_replay > 0 || request.probe_scores == 0) { // a longer block saves no probes: its replay is longer, or none follows it
-        const uint32_t n_probe = request.repositions != 0 ? probe_cells(request, request.block != 0 ? request.block : usual_block) : 0;
+    if (request.probe_scores == 0) { // a longer block saves no probes: none follows it
+        const uint32_t n_probe = request.repositions != 0 ? request.n_probe : 0;
         choice.n_ctx_train     = n_ctx_train - std::min(n_ctx_train, n_probe);
         choice.n_probe         = 0;
     }

@@ -141,13 +141,6 @@ const std::vector<Named> & bases() {
           },
           { kernel(), pool(), rows("window", "W"), number("future", &edgekv_policy::n_ahead, 1u, 1u << 20),
             flag("covariance", EDGEKV_EXPECTED_COVARIANCE) } },
-        { "replay",
-          [](edgekv_policy & policy) {
-              base(EDGEKV_BASE_SNAPKV, 1, most_rows)(policy);
-              policy.aggregate = EDGEKV_AGGREGATE_MAX;
-              policy.carry     = 1.0;
-          },
-          { kernel(), pool(), aggregate() } },
         { "l2norm", base(EDGEKV_BASE_L2NORM), { kernel(), pool() } },
         { "sink", base(EDGEKV_BASE_SINK), { protects("n_sink") } },
         { "random", base(EDGEKV_BASE_RANDOM), { kernel(), pool(), number("seed", &edgekv_policy::seed, uint64_t(0), UINT64_MAX) } },
