@@ -361,11 +361,6 @@ class Options:
         return self.probe_tokens if self.focus or self.archives else 0
 
     @property
-    def reads_alone(self) -> bool:
-        """True if texts are read without the general question, because the policy finds as much without it."""
-        return self.parsed_policy.base.before_rope
-
-    @property
     def n_ubatch(self) -> int:
         """Tokens decoded at once."""
         if self.ubatch is not None:

@@ -36,7 +36,7 @@ from .planning.choice import Request
 from .planning.ledger import LedgerEntry
 from .planning.plan import Plan
 from .policies import Policy
-from .session import GENERAL_QUESTION, Session, tool_use_of
+from .session import Session, tool_use_of
 
 log = logging.getLogger("edgekv")
 
@@ -298,10 +298,7 @@ class Runtime:
     def _opened(
         self, conversation: Conversation, start: Snapshot | None = None, kept_in: Path | None = None
     ) -> Session:
-        general = "" if self.options.reads_alone else GENERAL_QUESTION
-        return Session(
-            self._engine, conversation, start, able_to_focus=self.options.focus, general=general, kept_in=kept_in
-        )
+        return Session(self._engine, conversation, start, able_to_focus=self.options.focus, kept_in=kept_in)
 
     @property
     def plan(self) -> Plan:

@@ -46,9 +46,6 @@ if TYPE_CHECKING:
 
     from .prompt.tools import ToolUse
 
-# the question that texts are read with while none is known; chosen by measurement (docs/choosing-a-policy.md)
-GENERAL_QUESTION = "Which names, places, dates, numbers and other facts are mentioned above?"
-
 NO_TEXT = "give a text; a file goes into files="
 NO_PROMPT = "give a text or messages; a file goes into files="
 
@@ -83,18 +80,15 @@ class Session(SessionRecord):
         start: Snapshot | None = None,
         *,
         able_to_focus: bool,
-        general: str = GENERAL_QUESTION,
         kept_in: Path | None = None,
     ) -> None:
         """Make a session. start: a snapshot that the conversation begins with at its first use
 
         able_to_focus: texts can be read with a probe
-        general: the question that `read` reads with if it is given none; "" = none
         kept_in: the folder that the conversation is appended to
         """
         super().__init__(engine, conversation, start)
         self._able_to_focus = able_to_focus
-        self._general = general
         self._kept_in = kept_in
 
     def _answer(
@@ -251,9 +245,7 @@ class Session(SessionRecord):
 
         The next `chat` or `ask` continues this turn. So cells are chosen before a question is known.
 
-        focus: the question to read with, or a list as for `chat`. True = GENERAL_QUESTION, but none if the policy
-            is `keydiff(rope=off)`; None = the same, unless the runtime was opened with
-            focus=False; False = none: the policy alone chooses
+        focus: the question to read with, or a list as for `chat`; None, False = none: the policy alone chooses
         goes_on: they go on with the text that was read last, without an empty line between, as after a `cancel`
 
         Afterwards `stats` are those of the reading. Errors as for `chat`.
@@ -263,7 +255,9 @@ class Session(SessionRecord):
         files = paths_of("files", files)
         if not text.strip() and not files:
             raise InputError("there is nothing to read; give a text or files")
-        question = self._question(focus, self._general, otherwise=True) or None
+        if focus is True:
+            raise ConfigError("focus=True reads with what is asked, but nothing is asked yet; name a question")
+        question = self._question(focus, "", otherwise=False) or None
         content = (*((WITHIN,) if goes_on else ()), *_content(files, text))
         for _ in self._reply(GenerationRequest(content=content, kind="read", question=question), progress):
             pass
@@ -320,7 +314,6 @@ class Session(SessionRecord):
             question=request.question if focus is True else question,
             on_overflow=on_overflow,
             shared=shared,
-            shared_question=None if question is None else self._general or None,
             tools=request.tools or tool_use_of(tools, tool_choice, parallel_tool_calls),
             prompt_logprobs=prompt_logprobs,
             **reply_fields(options),
@@ -405,7 +398,7 @@ class Session(SessionRecord):
         """
         with self.alone():
             conversation = self._engine.fork(self._begun())
-        return Session(self._engine, conversation, able_to_focus=self._able_to_focus, general=self._general)
+        return Session(self._engine, conversation, able_to_focus=self._able_to_focus)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Return to the state of a snapshot, as often as you like.
@@ -503,7 +496,7 @@ class Session(SessionRecord):
                     self._engine.follow_grammars()
                 request = copies.enter_context(rereadable_request(request, conversation.cancelled))
                 if ends_in_question and (question := question_of(request)):
-                    request = replace(request, question=question, shared_question=self._general or None)
+                    request = replace(request, question=question)
             if not conversation.cancelled.is_set():
                 self._begun()
             yield from copies.enter_context(closing(conversation.reply(request, progress, client)))

@@ -14,7 +14,6 @@ from edgekv.binding.model import Model
 from edgekv.errors import ConfigError
 from edgekv.models import find_model
 from edgekv.options import Options, default_threads
-from edgekv.session import GENERAL_QUESTION
 
 from .endpoints import Reply, parse, render, reply_of
 from .prompt_plan import PromptPlan
@@ -100,7 +99,6 @@ class Batch:
                 vocabulary,
                 step=self.config.step,
                 focus=chosen.focus,
-                general=None if chosen.reads_alone else GENERAL_QUESTION,
             )
         except BaseException:
             self._open.close()

@@ -39,16 +39,11 @@ class PromptPlan:
         *,
         step: int,
         focus: bool,
-        general: str | None,
     ) -> None:
-        """model: its vocabulary; step: tokens of a block that may be shared; focus: True = the runtime has a focus
-
-        general: the question that a prefix is read with if its requests ask different things; None = no question
-        """
+        """model: its vocabulary; step: tokens of a block that may be shared; focus: True = the runtime has a focus"""
         self._requests = requests
         self._model = model
         self._focus = focus
-        self._general = general
         self.refused: dict[int, Reply] = {}
         self.n_tokens: list[int] = []
         chains: list[bytes] = []
@@ -99,11 +94,9 @@ class PromptPlan:
         return Task(reply_request, Prefix(_kind(reply_request), tokens, self._question(reply_request)))
 
     def _question(self, reply_request: ReplyRequest) -> str | tuple[str, ...] | None:
-        """Return the question that a prefix is read with: that of all requests that share it, or a general one."""
+        """Return the question that a prefix is read with: one that all requests name that share it; None = none."""
         focus = _focus(reply_request)
-        if not self._focus or focus is False or reply_request.prompt is not None:
-            return None
-        return self._general if focus is True else focus
+        return None if not self._focus or isinstance(focus, bool) or reply_request.prompt is not None else focus
 
     def _tokens(self, reply_request: ReplyRequest) -> Iterator[int]:
         """Return the tokens of a prompt, as a session reads them. Raises InputError and UnsupportedModelError."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import itertools
 from array import array
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from edgekv.archive.row_files import Mark
 from edgekv.cells.block_loop import BlockLoop
@@ -20,23 +20,18 @@ SHORTEST = 8  # tokens; a shorter beginning is read as fast as its file
 MAX_BEGINNINGS = 64  # each is an open file
 DIGEST_BYTES = 16
 
-Question: TypeAlias = str | tuple[str, ...] | None
-
 
 class BeginningKey(NamedTuple):
     """Identity of a beginning.
 
     system: the pinned system message of the conversation; None = nothing is pinned
     digest: of the tokens, by `digests`
-    question: the question that the tokens were read with; None = none, or every token has its cells, so that no
-        question makes a difference
     turned: the keys of the whole history are turned from the first eviction (`Repositioning.turns_from_start`)
     """
 
     n_past: int
     system: str | None
     digest: bytes
-    question: Question
     turned: bool
 
 
@@ -107,14 +102,14 @@ class Beginnings:
         tokens: Iterable[int],
         system: str | None,
         n_tokens: range,
-        questions: Container[Question],
         *,
+        evicted: bool,
         turned: bool,
     ) -> Beginning | None:
         """Return the longest beginning of a history; None = there is none.
 
         n_tokens: lengths that it may have
-        questions, turned: as it must have been read, if something was evicted
+        evicted: something of it may have been evicted; turned: as it must have been read then
         """
         self._all = [it for it in self._all if it.is_there]
         possible = [
@@ -122,7 +117,7 @@ class Beginnings:
             for it in self._all
             if it.key.system == system
             and it.key.n_past in n_tokens
-            and (it.is_whole or (it.key.question in questions and it.key.turned == turned))
+            and (it.is_whole or (evicted and it.key.turned == turned))
         ]
         found = digests(tokens, (it.key.n_past for it in possible))
         possible = [it for it in possible if it.key.digest == found[it.key.n_past]]

@@ -25,11 +25,12 @@ from edgekv.prompt.turns import BEGINNINGS, HISTORIES
 from edgekv.store.log import Turn
 from edgekv.store.snapshot_file import Section
 
+from .beginnings import BeginningKey
 from .cache_slots import CacheSlots
 from .coverage import Coverage
 from .history_prompt import HistoryPrompt
 from .kept_session import begin_keeping
-from .prompt_reader import Pause, PromptReader
+from .prompt_reader import PromptReader
 from .sequence_state import SequenceState
 from .session_file import log_sections, save_session
 from .session_history import SessionHistory
@@ -245,7 +246,7 @@ class Conversation:
             request, matcher, reader = with_tool_calls(request, request.tools, loaded, stats)
         elif request.grammar is not None:
             matcher = loaded.matcher(request.grammar)
-        pauses: Sequence[Pause] = ()
+        pauses: Sequence[BeginningKey] = ()
         if request.kind in HISTORIES:
             if self.state.history is None:
                 self._begin_log()

@@ -114,15 +114,13 @@ def _kept_rows(files: RowFolder, block_loop: BlockLoop) -> dict[str, Any] | None
 
 
 def _values_of(key: BeginningKey) -> dict[str, Any]:
-    question = list(key.question) if isinstance(key.question, tuple) else key.question
-    return {"n_past": key.n_past, "digest": key.digest.hex(), "question": question, "turned": key.turned}
+    return {"n_past": key.n_past, "digest": key.digest.hex(), "turned": key.turned}
 
 
 def _key_of(header: SnapshotHeader) -> BeginningKey:
     """Return the key of a beginning. Raises SessionFileError."""
     values = header.required("beginning")
     digest = values.value("digest", lambda it: isinstance(it, str) and len(it) == 2 * DIGEST_BYTES)
-    question = values.value("question", _is_question)
     system = header.value("system", lambda it: it is None or isinstance(it, str))
     try:
         in_bytes = bytes.fromhex(digest)
@@ -132,14 +130,8 @@ def _key_of(header: SnapshotHeader) -> BeginningKey:
         values.value("n_past", lambda it: is_whole(it, MAX_TOKEN)),
         system,
         in_bytes,
-        tuple(question) if isinstance(question, list) else question,
         values.value("turned", lambda it: isinstance(it, bool)),
     )
-
-
-def _is_question(value: object) -> bool:
-    texts = value if isinstance(value, list) else [] if value is None else [value]
-    return all(isinstance(text, str) for text in texts)
 
 
 def _name_of(key: BeginningKey) -> str:

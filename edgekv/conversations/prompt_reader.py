@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from edgekv.cells.feeds import Feeding
 from edgekv.cells.loaded_model import LoadedModel
@@ -17,19 +16,12 @@ from edgekv.prompt.text import Prompt
 from edgekv.prompt.turns import BEGINNINGS, NO_PROBE, STATES, Kind, Probe, Turns
 from edgekv.store.log import OPENING, TokenLog
 
-from .beginnings import SHORTEST, BeginningKey, Question, digests
+from .beginnings import SHORTEST, BeginningKey, digests
 from .cache_slots import CacheSlots
 from .history_prompt import Contents, HistoryPrompt, history_prompt
 from .prefill import Prefill
 from .sequence_state import SequenceState
 from .session_history import SessionHistory
-
-
-class Pause(NamedTuple):
-    """A place in a prompt where the state is kept for others. probe: what the tokens before it are read with"""
-
-    key: BeginningKey
-    probe: Probe
 
 
 class PromptReader:
@@ -83,7 +75,7 @@ class PromptReader:
 
     def history_prompt(
         self, request: GenerationRequest, stats: Stats, history: SessionHistory
-    ) -> tuple[Iterator[int], Probe, Sequence[Pause]]:
+    ) -> tuple[Iterator[int], Probe, Sequence[BeginningKey]]:
         """Go back to the end of the common prefix of log and history, or to a longer beginning that others share.
 
         Returns the tokens after it, the probe to read them with, and the places to pause at.
@@ -113,7 +105,7 @@ class PromptReader:
         stats.reused_tokens = state.n_past
         stats.prompt_tokens = n_tokens - state.n_past
         pauses = self._pauses(request, prompt, contents, n_tokens)
-        n_paused = pauses[-1].key.n_past if pauses else state.n_past
+        n_paused = pauses[-1].n_past if pauses else state.n_past
         probe = self._probe(request.question, n_paused, n_tokens)
         mark = self._marker(request.kind, 0, known=max(n_common, state.n_past))
         return itertools.islice(prompt.tokens(mark), state.n_past, None), probe, pauses
@@ -129,9 +121,10 @@ class PromptReader:
         n_own = state.restorable(n_seen, refills=refills)
         if request.shared is not None and self._beginnings.are_kept:
             lengths = range(n_own + 1, n_tokens)
-            questions = (request.shared_question,) if request.shared else ()
             turned = state.block_loop.repositioning.turns_from_start(n_tokens, is_long=False)
-            beginning = self._beginnings.longest(prompt.tokens(), self._system, lengths, questions, turned=turned)
+            beginning = self._beginnings.longest(
+                prompt.tokens(), self._system, lengths, evicted=request.shared != 0, turned=turned
+            )
             if beginning is not None:
                 log = history.log_of(prompt, beginning.key.n_past, request.kind)
                 if self._kept_beginnings is not None:
@@ -140,7 +133,9 @@ class PromptReader:
                 return
         state.go_back(n_seen, refills=refills)
 
-    def _pauses(self, request: GenerationRequest, prompt: Prompt, contents: Contents, n_tokens: int) -> Sequence[Pause]:
+    def _pauses(
+        self, request: GenerationRequest, prompt: Prompt, contents: Contents, n_tokens: int
+    ) -> Sequence[BeginningKey]:
         """Return the places where the state is kept for others: in and after the opening, and after a shared text.
 
         Within the opening these are the places before its second and further system messages, which may tell a folder.
@@ -162,14 +157,11 @@ class PromptReader:
         if n_whole > 0 and last <= request.shared < n_tokens:
             ends.append(first + n_whole)
         found = digests(prompt.tokens(), ends)
-        question, repositioning = request.shared_question, self._state.block_loop.repositioning
+        repositioning = self._state.block_loop.repositioning
         turned = repositioning.turns_from_start(n_tokens, is_long=repositioning.is_long)
-        return [
-            Pause(BeginningKey(end, self._system, found[end], question, turned), self._probe(question, begin, end))
-            for begin, end in itertools.pairwise([n_past, *ends])
-        ]
+        return [BeginningKey(end, self._system, found[end], turned) for end in ends]
 
-    def _probe(self, question: Question, begin: int, end: int) -> Probe:
+    def _probe(self, question: str | tuple[str, ...] | None, begin: int, end: int) -> Probe:
         """Return the probe to read the tokens [begin, end) with: cells are chosen while more than a block is read."""
         state, plan = self._state, self._loaded.plan
         n_cells = min(state.n_cells + begin - state.n_past, plan.budget_cells)
@@ -209,20 +201,21 @@ class PromptReader:
         stats: Stats,
         probe: Probe = NO_PROBE,
         known: TokenLog | None = None,
-        pauses: Sequence[Pause] = (),
+        pauses: Sequence[BeginningKey] = (),
         observe: Callable[[int], None] | None = None,
     ) -> Feeding[bool]:
         """Read the tokens of a prompt, and yield the `Progress`; returns True if the reply may begin.
 
         probe: what the tokens after the pauses are read with; known: a log that holds the tokens
+        pauses: places where the state is kept for others; the tokens before them are read without a question
         observe: called with each token before it is fed (`BlockLoop.reading`)
         """
         state = self._state
         reading = Prefill(state, self._loaded.guard, self._cancelled, stats, observe)
         state.turn_state.begin_prompt(state.n_past, STATES[kind], known)
         coming = self._to_their_end(tokens, kind)
-        for key, paused in pauses:
-            yield from reading.read(itertools.islice(coming, key.n_past - state.n_past), paused, want_logits=False)
+        for key in pauses:
+            yield from reading.read(itertools.islice(coming, key.n_past - state.n_past), NO_PROBE, want_logits=False)
             if not reading.may_reply():
                 return False
             self._beginnings.keep(key, state.turns, state.block_loop)

@@ -9,7 +9,7 @@ import edgekv
 from edgekv.planning.planner import check_device
 
 FULL = "full"
-OFF, GENERAL, QUESTION, WHOLE, TURN = "off", "general", "question", "whole", "turn"
+OFF, QUESTION, WHOLE, TURN = "off", "question", "whole", "turn"
 KNOWN = (QUESTION, WHOLE)  # a question is known while the text is read for it
 ALL, ALL_WHOLE = "all", "all-whole"  # all questions are known while the text is read once
 LONG_PROBE = 128  # tokens of a probe with several questions, or a question and an answer
@@ -24,10 +24,9 @@ class Setting:
     policy: a policy's spec; "full" = a budget that holds everything, so that nothing is evicted
     budget: cells each (layer, KV head) keeps; means nothing under "full"
     focus: what is fed as a probe between blocks, scored by `focus_policy` (None = the default one): "off" = nothing,
-        "general" = the general question of `Session.read`, "question" = what is asked afterwards, or any other
-        question; "whole" = what is asked, as one part; "all" = all that is asked of a text, each a part, and
-        "all-whole" = the same as one part; "turn" = nothing, but what is asked ends the turn that the text begins,
-        and is read with it
+        "question" = what is asked afterwards, or any other question; "whole" = what is asked, as one part; "all" = all
+        that is asked of a text, each a part, and "all-whole" = the same as one part; "turn" = nothing, but what is
+        asked ends the turn that the text begins, and is read with it
     memory: ceiling of a process of its own in which each text is read; None = texts are read one after the other in
         this process, with the machine's memory for a ceiling, since it is the budget that is measured
     evict_every: generated tokens between two evictions; None = a block
@@ -54,7 +53,7 @@ class Setting:
         """The `focus` of `Session.read` for a text that is read before any question is asked."""
         if self.holds_text or self.focus in (OFF, *KNOWN, TURN):
             return False
-        return self.focus == GENERAL or self.focus
+        return self.focus
 
     @property
     def is_full(self) -> bool:

@@ -181,7 +181,6 @@ class GenerationRequest:
     on_overflow: for a history of more tokens than the budget: "evict" reads it, "error" refuses it
     shared: length of the beginning that other histories have in common with this one, for "messages", "whole" and
         "tokens"; None = beginnings are neither kept nor used. 0 = only beginnings whose tokens all have their cells
-    shared_question: the question that such a beginning is read with
     stored: number of a history that the engine has tokenised already, in place of contents, roles and calls
     """
 
@@ -205,7 +204,6 @@ class GenerationRequest:
     tools: ToolUse | None = None
     on_overflow: str = "evict"
     shared: int | None = None
-    shared_question: str | None = None
     stored: int | None = None
 
     def __post_init__(self) -> None:

@@ -20,7 +20,6 @@ from edgekv.batch.results_file import digest_of
 from edgekv.batch.worker import LocalWorker, Setup
 from edgekv.errors import ConfigError, InputError
 from edgekv.planning.planner import make_plan
-from edgekv.session import GENERAL_QUESTION
 
 
 @pytest.fixture
@@ -193,24 +192,21 @@ def test_without_focus_a_request_says_what_it_says_alone(answer, tiny_model, opt
                 assert "".join(pieces) == said(found[request["custom_id"]])
 
 
-def test_what_is_shared_is_read_with_a_general_question(answer, monkeypatch):
+@pytest.mark.parametrize("focus", [None, False, "Who?"])
+def test_what_is_shared_is_read_without_a_question_unless_all_name_one(answer, monkeypatch, focus):
     asked = []
     prefill_prefix = edgekv.Session.prefill_prefix
 
     def watched(session, tokens, *, focus=None, **further):
-        asked.append((len(tokens), focus))
+        asked.append(focus)
         prefill_prefix(session, tokens, focus=focus, **further)
 
     monkeypatch.setattr(edgekv.Session, "prefill_prefix", watched)
-    answer(about_documents(2, 2), policy="keydiff")
-    assert [focus for _, focus in asked] == [GENERAL_QUESTION] * 2
-    unfocused = [
-        request | {"body": request["body"] | {"edgekv": {"focus": False}}} for request in about_documents(2, 2)
-    ]
-    answer(unfocused, "unfocused.jsonl", policy="keydiff")
-    answer(about_documents(2, 2), "off.jsonl", policy="keydiff", focus=False)
-    answer(about_documents(2, 2), "alone.jsonl")  # the default policy needs none
-    assert [focus for _, focus in asked[2:]] == [None] * 6
+    requests = about_documents(2, 2)
+    if focus is not None:
+        requests = [request | {"body": request["body"] | {"edgekv": {"focus": focus}}} for request in requests]
+    answer(requests)
+    assert asked == [focus or None] * 2
 
 
 def test_a_batch_goes_on_where_it_was(answer, opened, tmp_path):

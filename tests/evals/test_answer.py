@@ -79,7 +79,7 @@ def test_an_answer_begins_as_the_template_writes_one(tiny_model, monkeypatch, to
 
 
 @pytest.mark.parametrize(
-    "fields", [{"policy": "full"}, {"focus": "off"}, {"focus": "general"}, {"focus": "question"}, {"focus": "turn"}]
+    "fields", [{"policy": "full"}, {"focus": "off"}, {"focus": "What?"}, {"focus": "question"}, {"focus": "turn"}]
 )
 def test_replies_are_the_same_with_it(setting, text, fields):
     how = setting(**fields)
@@ -90,7 +90,7 @@ def test_replies_are_the_same_with_it(setting, text, fields):
 
 
 def test_each_question_meets_the_cells_as_if_it_were_the_first(setting, text):
-    how = setting(focus="general")
+    how = setting(focus="What?")
     with how.open(600, threads=1) as runtime:
         alone = [ask_all(runtime, how, text, [question], nll=True)[0] for question in QUESTIONS]
         assert ask_all(runtime, how, text, QUESTIONS, nll=True) == alone
@@ -106,7 +106,7 @@ def test_it_shows_what_was_evicted(setting, text):
     [
         {"policy": "snapkv+ada", "kv_type": "q8_0"},
         {"policy": "keydiff", "kv_type": "q4_0", "focus": "question"},
-        {"policy": "h2o+critical", "reposition": "always", "focus": "general"},
+        {"policy": "h2o+critical", "reposition": "always", "focus": "What?"},
         {"policy": "snapkv+pyramid", "reposition": "always", "focus": "turn"},
     ],
 )

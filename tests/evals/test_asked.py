@@ -34,7 +34,7 @@ def all_of_them():
     return [
         *measured(FULL, policy="full"),
         *measured(KEYS),
-        *measured(GENERAL, focus="general"),
+        *measured(GENERAL, focus="What?"),
     ]
 
 
@@ -59,7 +59,7 @@ def test_full_caches_of_several_grids_are_one():
 
 
 def test_the_baseline_is_compared_by_likelihood_too(all_of_them):
-    full, keys, general = lines(all_of_them, "focus: general")
+    full, keys, general = lines(all_of_them, "focus: What?")
     assert full.likelihood.p_value is general.likelihood.p_value is None
     assert keys.likelihood.p_value == pytest.approx(0.25)  # two of eight choices of signs are as far from 0
     assert keys.p_value == pytest.approx(1.0)

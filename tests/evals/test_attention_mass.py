@@ -64,7 +64,7 @@ def test_it_is_what_lies_in_the_positions_that_are_kept(setting, text):
         {"policy": "random"},
         {"policy": "sink", "focus": "turn"},
         {"policy": "tova", "reposition": "always"},
-        {"policy": "keydiff", "focus": "general", "kv_type": "q8_0"},
+        {"policy": "keydiff", "focus": "What?", "kv_type": "q8_0"},
     ],
 )
 def test_no_policy_of_as_many_cells_keeps_more_than_the_oracle(setting, text, fields):
@@ -74,7 +74,7 @@ def test_no_policy_of_as_many_cells_keeps_more_than_the_oracle(setting, text, fi
 
 
 def test_replies_are_the_same_with_it(setting, text):
-    how = setting(focus="general")
+    how = setting(focus="What?")
     with how.open(600, threads=1) as runtime:
         plain = ask_all(runtime, how, text, QUESTIONS)
     assert [each.reply for each in measured(how, text)[0]] == [each.reply for each in plain]

@@ -18,7 +18,6 @@ from edgekv.conversations.history import question_of, request_of, rereadable_req
 from edgekv.generation.sampler import GREEDY
 from edgekv.prompt import spool
 from edgekv.prompt.named_files import NamedFile
-from edgekv.session import GENERAL_QUESTION
 
 BUDGET, BLOCK = 64, 32
 
@@ -252,8 +251,8 @@ def test_a_long_question_probes_with_its_last_tokens(local_runtime, local_sessio
     assert probes[0][-4:] == probes[-1][-4:]
 
 
-@pytest.mark.parametrize(("policy", "general"), [("keydiff", GENERAL_QUESTION), ("keydiff(rope=off)", None)])
-def test_reading_before_a_question_has_a_general_one_in_mind(open_runtime, monkeypatch, policy, general):
+@pytest.mark.parametrize("policy", ["keydiff", "keydiff(rope=off)"])
+def test_reading_before_a_question_has_none_in_mind(open_runtime, monkeypatch, policy):
     probes = []
 
     def remember(tokens, part_ends):
@@ -264,13 +263,17 @@ def test_reading_before_a_question_has_a_general_one_in_mind(open_runtime, monke
         probe = runtime.block_loop.cache.probe
         monkeypatch.setattr(runtime.block_loop.cache, "probe", remember)
         own = "Who is who?"
-        for focus, asked in ((None, general), (True, general), (own, own), (False, None), ("", None)):
+        for focus, asked in ((None, None), (own, own), (False, None), ("", None)):
             session.read(words(60), focus=focus)
             assert session.stats.probes == len(probes)
             assert session.stats.evictions > 0
             assert bool(probes) == bool(asked)
-            assert all(text.endswith(asked[-20:]) for text in probes)
+            assert all(text.endswith(asked) for text in probes)
             probes.clear()
+        n_past = session.n_past
+        with pytest.raises(edgekv.ConfigError, match="nothing is asked yet; name a question"):
+            session.read(words(60), focus=True)
+        assert session.n_past == n_past
 
 
 def test_a_question_of_ones_own_goes_before_what_is_asked(local_runtime, local_session, tmp_path, monkeypatch):

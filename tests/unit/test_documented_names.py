@@ -55,7 +55,6 @@ NAMES = [
     "edgekv.scoring.select",
     "edgekv.server.Settings",
     "edgekv.server.app",
-    "edgekv.session.GENERAL_QUESTION",
     "edgekv.survey",
     "edgekv.testing.ceiling.OverCeilingError",
     "edgekv.testing.fresh_process.FreshProcessError",
