@@ -54,12 +54,13 @@ case $part in
         "$python" -m edgekv devices
 
         # what is right: logits; kept sets; ragged heads; turned keys; graphs over rows, probes; snapshots; recurrent states; archives
-        within 330 "$python" -m pytest -q --tb=line -rf --device cuda \
+        within 280 "$python" -m pytest -q --tb=line -rf --device cuda \
             tests/runtime/test_{exactness,ragged,reposition}.py tests/kinds/test_exact.py \
             tests/runtime/test_{kept_sets,row_graphs,snapshot,lent_device,archive}.py
         [ $# -ge 3 ] || exit "$failed"
         unset NVIDIA_TF32_OVERRIDE
         within 150 "$python" bench/gpu.py --book "$3" --pairs 2
+        within 50 "$python" bench/gpu.py --book "$3" --pairs 1 --tokens 8000 --archive auto
         within 60 "$python" bench/gpu.py --book "$3" --memory
         exit "$failed"
         ;;
