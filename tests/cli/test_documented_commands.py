@@ -151,13 +151,12 @@ def here(tiny_model, tmp_path):
     for name in MODELS:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).symlink_to(tiny_model(**MODEL))
-    for name in ("LICENSE", "docs/results", "examples/questions.jsonl"):
+    for name in ("LICENSE", "docs/results", "examples/questions.jsonl", "examples/questions.txt"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         (tmp_path / name).parent.mkdir(exist_ok=True)
         copy(ROOT / name, tmp_path / name)
     shutil.copy(ROOT / "examples" / "questions.jsonl", tmp_path)
     (tmp_path / "models" / "known_shares").mkdir(parents=True)
-    (tmp_path / "questions.txt").write_text("/read examples/oz.txt\nWho is Dorothy?\n")
     (tmp_path / "requests.jsonl").write_text(
         '{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "It is", "max_tokens": 5}}\n'
     )
