@@ -104,7 +104,7 @@ def test_repacked_weights_are_held_once(ask, tmp_path, text):
 
 @pytest.mark.parametrize("wrappers", ["+pyramid+ada", pytest.param("+ada(scope=model)", marks=pytest.mark.nightly)])
 def test_shared_budgets_take_the_bytes_of_even_ones(ask, text, wrappers):
-    options = ["--budget", "384", "--max-tokens", "8", "--no-focus", "--threads", "1"]
+    options = ["--budget", "384", "--max-tokens", "8", "--no-focus", "--archive", "off", "--threads", "1"]
 
     def growth():
         even, shared = (ask(text(900), *options, "--policy", policy) for policy in ("snapkv", f"snapkv{wrappers}"))
@@ -132,7 +132,8 @@ def test_cells_are_those_of_the_plan(tiny_model):
     """256 + 128 cells take the bytes of 384, where llama.cpp's own cache would have rounded up to 512."""
     import edgekv
 
-    with edgekv.Runtime(tiny_model(n_layer=2), memory="4GiB", budget=256, block=128, focus=False) as runtime:
+    options = {"memory": "4GiB", "budget": 256, "block": 128, "focus": False, "archive": "off"}
+    with edgekv.Runtime(tiny_model(n_layer=2), **options) as runtime:
         assert runtime.plan.n_cells == 384
         assert runtime.context.memory().kv_bytes == runtime.plan.parts.kv == 384 * runtime.plan.cell_bytes
 

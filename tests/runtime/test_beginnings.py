@@ -126,7 +126,7 @@ def test_a_question_that_has_to_be_in_mind_reads_the_text_again(open_runtime):
         expected = answered(first, history("Where was it?"), shared=0)
         asked(rt, history("Who came first?"), first)
         assert asked(rt, history("Where was it?"), shared=0) == expected
-        assert asked(rt, history("Where was it?"), first, focus=False)[1] > 0  # as the beginning was read
+        assert asked(rt, history("Where was it?"), first, focus=False)[1] > 0  # the beginning was read so
     with open_runtime(budget=1500) as rt, rt.session(history=True) as first:
         answered(first, history("Where was it?"), shared=0)
         asked(rt, history("Who came first?"), first)

@@ -138,7 +138,7 @@ def test_blocks_are_longer_where_a_gpu_decodes_more_tokens_at_once():
     assert chosen(bytes_for(ENOUGH_CELLS, "q8_0", once) - 1, **gpu) == ("q8_0", 128, ENOUGH_CELLS)
     assert chosen(bytes_for(64, block=twice), budget=64, **gpu) == ("f16", twice, 64)
     assert chosen(bytes_for(64, block=twice), budget=64, block=32, **gpu) == ("f16", 32, 64)
-    short = Estimates(n_ctx_train=ENOUGH_CELLS + once)  # has no positions for the longest
+    short = Estimates(n_ctx_train=ENOUGH_CELLS + once + 64)  # has no positions for the longest, and for a probe
     assert chosen("1GiB", short, **gpu) == ("f16", once, ENOUGH_CELLS)
     assert chosen("1GiB", budget=64, gpu_layers=9, ubatch=128)[1] == 128
     assert chosen("1GiB", budget=64, gpu_layers=9, rpc="127.0.0.1:50052", isolated=True)[1] == 128
