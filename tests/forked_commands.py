@@ -11,6 +11,7 @@ import functools
 import importlib
 import json
 import os
+import runpy
 import select
 import signal
 import socket
@@ -57,8 +58,8 @@ def commands_in(home, model, stand_ins=()):
     beginning = PRELUDE.format(home=str(home))
     texts = {
         "edgekv": beginning + HAND_OVER,
+        "python": beginning + HAND_OVER,  # python -m MODULE
         "curl": beginning + ASK_SERVER,
-        "python": f'#!/bin/sh\nexec {sys.executable} "$@"\n',
         "uv": '#!/bin/sh\nshift; exec "$@"\n',  # uv run COMMAND
     }
     for name, text in (texts | dict.fromkeys(stand_ins, "#!/bin/sh\n")).items():
@@ -108,15 +109,12 @@ def answer(caller, home):
     os.environ.clear()
     os.environ.update(call["environment"])
     os.chdir(call["folder"])
-    sys.argv = call["argv"]
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     status = 70
     try:
-        from edgekv.cli.main import main as run
-        from edgekv.server import serving
-
-        with mock.patch.object(serving, "serve", functools.partial(serve, caller, home, serving.serve)):
-            status = run()
+        status = run(call["argv"], caller, home)
+    except SystemExit as end:
+        status = end.code or 0
     except BaseException:
         traceback.print_exc()
     finally:
@@ -124,6 +122,21 @@ def answer(caller, home):
         sys.stderr.flush()
         caller.send(bytes([status]))
         os._exit(status)
+
+
+def run(argv, caller, home):
+    """Run `edgekv`, or a module by `python -m`; returns the exit status."""
+    if Path(argv[0]).name == "python":
+        _, _, module, *arguments = argv
+        sys.argv = [module, *arguments]
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        return 0
+    from edgekv.cli.main import main as run_command
+    from edgekv.server import serving
+
+    sys.argv = argv
+    with mock.patch.object(serving, "serve", functools.partial(serve, caller, home, serving.serve)):
+        return run_command()
 
 
 def serve(caller, home, whole, application, listener):
@@ -139,6 +152,9 @@ def serve(caller, home, whole, application, listener):
 @contextlib.contextmanager
 def small_answers(model):
     """Have commands answer in milliseconds."""
+    import typer.main
+
+    from edgekv.cli.main import app
     from edgekv.evals import grid
     from edgekv.generation.request import GenerationRequest
     from edgekv.server import serving
@@ -148,7 +164,10 @@ def small_answers(model):
     def smallest(cases, results, how):
         return measured(sorted(cases, key=lambda case: case.length)[:1], results, how)
 
+    built = functools.cache(typer.main.get_command)
+    built(app)
     with (
+        mock.patch.object(typer.main, "get_command", built),
         mock.patch("edgekv.models.catalog._known_file", return_value=model),
         mock.patch.object(GenerationRequest, "most_tokens", property(lambda it: min(N_TOKENS, most(it)))),
         mock.patch.object(grid, "run", smallest),
