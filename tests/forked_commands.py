@@ -23,7 +23,7 @@ from unittest import mock
 
 from children import LIMIT_S
 
-SOCKET, PORT = ".edgekv.socket", ".edgekv.port"
+SOCKET, SERVERS = ".edgekv.socket", ".edgekv.servers"
 N_TOKENS = 5  # the longest reply: random weights know no end
 MESSAGE_BYTES = 1 << 17
 PRELUDE = f"#!{sys.executable} -IS\nimport json, os, socket, sys\nhome = {{home!r}}\n"
@@ -42,7 +42,7 @@ parser.add_argument("url")
 parser.add_argument("-H", dest="header", action="append", default=[])
 parser.add_argument("-d", dest="data")
 given = parser.parse_args()
-port = open(os.path.join(home, {PORT!r})).read()
+port = open(os.path.join(home, {SERVERS!r})).read().split()[-2]
 url = urllib.parse.urlsplit(given.url)._replace(netloc="127.0.0.1:" + port).geturl()
 headers = dict(header.split(": ", 1) for header in given.header)
 request = urllib.request.Request(url, given.data and given.data.encode(), headers)
@@ -52,7 +52,7 @@ print(urllib.request.urlopen(request).read().decode())
 
 @contextlib.contextmanager
 def commands_in(home, model, stand_ins=()):
-    """Yield a folder for PATH with these programs, and stand-ins for others, which do nothing."""
+    """Yield home/bin, a folder for PATH with these programs, and stand-ins for others, which do nothing."""
     programs = home / "bin"
     programs.mkdir()
     beginning = PRELUDE.format(home=str(home))
@@ -76,6 +76,13 @@ def commands_in(home, model, stand_ins=()):
         yield programs
     finally:
         process.communicate(timeout=LIMIT_S)
+
+
+def end_servers(home):
+    """End the servers that were started."""
+    for line in (home / SERVERS).read_text().splitlines() if (home / SERVERS).exists() else ():
+        os.kill(int(line.split()[1]), signal.SIGKILL)
+    (home / SERVERS).unlink(missing_ok=True)
 
 
 def main(home, model):
@@ -141,7 +148,8 @@ def run(argv, caller, home):
 
 def serve(caller, home, whole, application, listener):
     """Tell the caller that the server is there, and serve without its streams, which it waits for the end of."""
-    (home / PORT).write_text(str(listener.getsockname()[1]))
+    with open(home / SERVERS, "a") as servers:
+        print(listener.getsockname()[1], os.getpid(), file=servers)
     caller.send(bytes([0]))
     with open(os.devnull, "r+b") as nothing:
         for number in range(3):

@@ -10,7 +10,6 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +19,7 @@ import pytest
 import typer.main
 from children import LIMIT_S
 from document_files import paragraph, pdf_of, write_docx, write_epub
-from forked_commands import commands_in
+from forked_commands import commands_in, end_servers
 
 from edgekv.cli.main import app
 
@@ -146,12 +145,19 @@ def spaced(text):
 
 
 @pytest.fixture(scope="module")
-def programs(tiny_model, tmp_path_factory):
+def shared_programs(tiny_model, tmp_path_factory):
     """A folder for PATH in which `edgekv` answers with a tiny model."""
-    if sys.platform != "linux" or not hasattr(socket, "SOCK_SEQPACKET"):
+    if sys.platform != "linux":
         pytest.skip("forks a process that has imported the command line")
     with commands_in(tmp_path_factory.mktemp("programs"), tiny_model(**MODEL), OTHERS) as folder:
         yield folder
+
+
+@pytest.fixture
+def programs(shared_programs):
+    """Yield the folder for PATH; servers end with the page that started them."""
+    yield shared_programs
+    end_servers(shared_programs.parent)
 
 
 @pytest.fixture
@@ -183,7 +189,8 @@ def here(tiny_model, tmp_path):
     [pytest.param(page, marks=pytest.mark.nightly if is_dear(page) else (), id=page.stem) for page in WITH_SCRIPTS],
 )
 def test_commands_run_as_they_stand(programs, here, tiny_model, page):
-    environment = os.environ | {"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(here), "EDGEKV_THREADS": "1"}
+    own = {"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(here), "XDG_DATA_HOME": str(here)}
+    environment = os.environ | own | {"EDGEKV_THREADS": "1"}
     if page.stem in DEEP:
         environment["EDGEKV_MODEL"] = str(tiny_model(**MODEL | {"n_layer": DEEP[page.stem]}))
     for text in scripts(page):
