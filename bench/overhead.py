@@ -8,6 +8,9 @@ Claim (bench/RESULTS.md): what scoring and compacting add to the time of decodin
               policies taking turns, block by block. At its fullest the cache holds N + B cells
     history   generation with a long history against a short one, at the same budget, so with the same cells;
               speed after the long one / speed after the short one
+    ceiling   a ceiling that nobody moves: generation beside a watch that looks at the system's pressure a hundred times
+              a second, against none (`yields` looks once); and beside a ledger that is read after each token, against
+              none; speed with / speed without
 
 What was predicted before anything was measured stands beside each figure.
 
@@ -19,8 +22,9 @@ What was predicted before anything was measured stands beside each figure.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from unittest import mock
 
 import edgekv
 from edgekv.binding.cache import Cache
@@ -28,9 +32,12 @@ from edgekv.binding.policy import cache_params
 from edgekv.evals import prose
 from edgekv.evals.stock import Peer, StockLoop
 from edgekv.generation.sampler import GREEDY, Sampler
+from edgekv.memory import yielding
+from edgekv.memory.pressure import system_pressure
+from edgekv.memory.yielding import Watch
 from edgekv.testing import programs
 
-PARTS = ("free", "share", "history")
+PARTS = ("free", "share", "history", "ceiling")
 
 # policy -> the most that its share should be
 SHARE_POLICIES = {
@@ -65,6 +72,8 @@ PREDICTIONS = {
         "expected": "14 %",
         "h2o": "17 %",
         "generating after a long history": "1.00",
+        "generating, a hundred looks a second": "0.98",
+        "generating, the ledger read at each token": "0.97",
     },
     "1b": {
         "reading, nothing to evict": "1.00",
@@ -194,23 +203,51 @@ def run_history(options, book: str) -> list[Row]:
     return [("generating after a long history", ">= 0.97", f"{programs.median(ratios):.3f}", len(ratios))]
 
 
+def run_ceiling(options, book: str) -> list[Row]:
+    """Generation with what a ceiling that may move adds while it stays, against generation without."""
+    n_step = options.block  # so that each run evicts once
+    watched, read = [], []
+    with opened(options, budget=options.history_budget) as runtime, runtime.session() as session:
+        tokens = prose.first_tokens(runtime.model, book, options.short_history)
+        "".join(session.generate(prose.text_of(runtime.model, tokens), max_tokens=1))
+
+        def generate(after_each: Callable[[], object] = lambda: None) -> None:
+            for _ in session.generate("\n", max_tokens=n_step, ignore_eos=True, allow_loops=True, sampling=GREEDY):
+                after_each()
+
+        def generate_watched() -> None:
+            watch = Watch(lambda: bool, system_pressure())
+            generate()
+            watch.close()
+
+        with mock.patch.object(yielding, "LOOK_S", 0.01):
+            for i in range(options.pairs + 1):
+                watched.append(programs.in_turn(i, generate_watched, generate))
+        for i in range(options.pairs + 1):
+            read.append(programs.in_turn(i, lambda: generate(lambda: runtime.ledger), generate))
+    return [
+        ("generating, a hundred looks a second", ">= 0.97", f"{programs.median(watched[1:]):.3f}", options.pairs),
+        ("generating, the ledger read at each token", "", f"{programs.median(read[1:]):.3f}", options.pairs),
+    ]
+
+
 def main() -> None:
     parser = programs.arguments(__doc__)
     parser.add_argument("--part", choices=PARTS, action="append", help="repeatable (all)")
     parser.add_argument("--prediction", choices=PREDICTIONS, default="135m", help="the shape that predictions are for")
     parser.add_argument("--block", type=int, default=128)
-    parser.add_argument("--pairs", type=int, default=16, help="pairs of runs in `free` and `history`")
+    parser.add_argument("--pairs", type=int, default=16, help="pairs of runs in `free`, `history` and `ceiling`")
     parser.add_argument("--read", type=int, default=512, help="tokens read in `free`")
     parser.add_argument("--share-budget", type=int, default=2048, help="cells in `share`")
     parser.add_argument("--blocks", type=int, default=8, help="blocks for each policy in `share`")
     parser.add_argument("--policy", action="append", help="policy in `share`; repeatable")
     parser.add_argument("--history", type=int, default=50_000, help="tokens of the long history")
-    parser.add_argument("--short-history", type=int, default=2_000)
-    parser.add_argument("--history-budget", type=int, default=512, help="cells in `history`")
+    parser.add_argument("--short-history", type=int, default=2_000, help="tokens of the short one, and in `ceiling`")
+    parser.add_argument("--history-budget", type=int, default=512, help="cells in `history` and `ceiling`")
     options = parser.parse_args()
 
     book = prose.read_book(options.book)
-    runs = {"free": run_free, "share": run_share, "history": run_history}
+    runs = {"free": run_free, "share": run_share, "history": run_history, "ceiling": run_ceiling}
     rows = [row for part in options.part or PARTS for row in runs[part](options, book)]
     predicted = PREDICTIONS[options.prediction]
     programs.print_table(

@@ -58,6 +58,11 @@ class Group:
         (self._folder / self._files.high).write_text(str(n_bytes))
 
     @property
+    def version(self) -> int:
+        """The version of this machine's control groups, 1 or 2."""
+        return 1 if self._files is VERSION_1 else 2
+
+    @property
     def held_bytes(self) -> int:
         """Bytes that it holds now, without pages of files that nobody maps."""
         return fixed_bytes(self._folder)
