@@ -205,7 +205,7 @@ def run_history(options, book: str) -> list[Row]:
 
 def run_ceiling(options, book: str) -> list[Row]:
     """Generation with what a ceiling that may move adds while it stays, against generation without."""
-    n_step = options.block  # so that each run evicts once
+    n_step = options.block  # each run evicts once
     watched, read = [], []
     with opened(options, budget=options.history_budget) as runtime, runtime.session() as session:
         tokens = prose.first_tokens(runtime.model, book, options.short_history)
