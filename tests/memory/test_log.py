@@ -23,7 +23,7 @@ def test_a_chat_that_goes_back_stays_under_a_ceiling_that_its_cells_fill(memory_
 
 
 def test_a_log_does_not_grow_the_process(memory_ceiling, tiny_model):
-    options = {"memory": "1GiB", "budget": 64, "block": 256, "threads": 1}
+    options = {"memory": "1GiB", "budget": 64, "block": 256, "threads": 1, "archive": "off"}
     model = tiny_model(n_layer=1, n_ctx_train=2048)
     text = "the old house by the river " * 200
     n_tokens, n_bytes = memory_ceiling("1GiB").run(grow, model, text, 200, **options).value

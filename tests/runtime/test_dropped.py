@@ -69,7 +69,7 @@ def left(monkeypatch):
 
 STEPS = [(local_engine, name) for name in ("_swap_space", "LoadedModel", "CacheSlots")]
 STEPS += [(process, "hold")]
-STEPS += [(loaded_model, name) for name in ("Model", "open_cache", "share_heads", "BlockLoop")]
+STEPS += [(loaded_model, name) for name in ("Model", "open_cache", "BlockLoop")]
 
 
 @pytest.mark.parametrize(("module", "step"), STEPS, ids=[step for _, step in STEPS])

@@ -139,7 +139,7 @@ def test_a_session_goes_back_to_its_snapshot(free_model, monkeypatch, name, poli
     path, heads = free_model(name, n_ctx_train=256)
     options = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "probe_tokens": 16}
     with edgekv.Runtime(path, policy=policy, archive="off", **options) as rt, rt.session() as session:
-        session.read(" ".join(f"word{i % 97}" for i in range(150)))
+        session.read(" ".join(f"word{i % 97}" for i in range(150)), focus="What was it?")
         assert session.n_past > 256 >= rt.block_loop.cache.rope_past
         assert [len(layer) for layer in session.budgets()] == list(heads)
         for layer, n_head_kv in enumerate(heads):

@@ -46,7 +46,7 @@ def conversation(session, i):
     """A conversation that yields after every step of it; most steps are pieces of replies."""
     drawn = edgekv.Sampling(temperature=1.0, seed=i)
     yield from session.chat("Hi", max_tokens=20, sampling=GREEDY)  # leaves cells to spare
-    session.read(words(90, f"book{i}-"), focus=i % 2 == 0)
+    session.read(words(90, f"book{i}-"), focus=i % 2 == 0 and "Which words?")
     yield figures(session)
     for question, n, sampling in (("What?", 12, GREEDY), (words(50, f"more{i}-"), 40, drawn), ("And then?", 12, drawn)):
         yield from session.chat(question, max_tokens=n, sampling=sampling, focus=i % 2 == 1)

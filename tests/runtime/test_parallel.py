@@ -42,7 +42,7 @@ def conversation(session, i):
     """Return all that a session says and holds, after every reply: a greedy one, one with a seed, one after a text."""
     drawn = edgekv.Sampling(temperature=1.0, seed=i)
     said = ["".join(session.chat("Hi", max_tokens=20, sampling=GREEDY))]
-    session.read(words(90 + 40 * i, f"book{i}-"), focus=i % 2 == 0)
+    session.read(words(90 + 40 * i, f"book{i}-"), focus=i % 2 == 0 and "Which words?")
     for question, sampling in (("What?", GREEDY), (words(30, f"more{i}-"), drawn)):
         said.append("".join(session.chat(question, max_tokens=40, sampling=sampling, focus=i % 2 == 1)))
         kept = [session.kept_positions(layer, head).tolist() for layer in range(2) for head in range(2)]
