@@ -163,14 +163,14 @@ def test_sessions_outlive_a_server(open_server, tmp_path, caplog):
         client.say(words(20))
     kept = tmp_path / "conversations"
     assert [path.suffix for path in kept.iterdir()] == [".session"]
-    foreign = [kept / f"{name}.session" for name in ("damaged", "nowhere", "folder")]
-    foreign[0].write_bytes(b"no session")
-    foreign[1].symlink_to(tmp_path / "gone")
-    foreign[2].mkdir()
-    (foreign[2] / "of somebody else").touch()
+    broken = [kept / f"{number:06}.session" for number in (997, 998, 999)]
+    broken[0].write_bytes(b"no session")
+    broken[1].symlink_to(tmp_path / "gone")
+    broken[2].mkdir()
+    (broken[2] / "of somebody else").touch()
     with open_server(state_dir=tmp_path) as application:
         assert len(application.state.pool.sessions) == 1
-        assert all(f"{path} is not gone on with" in caplog.text for path in foreign)
+        assert all(f"{path} is not gone on with" in caplog.text for path in broken)
         client.application = application
         cached, total, _ = client.say("And then?")
         assert total - cached < 40
