@@ -25,6 +25,7 @@ from .engines import open_engine, plan_for, survey_for
 from .errors import CeilingError, ConfigError, EdgeKVError, ModelNotFoundError, SessionError, SessionFileError
 from .generation.request import Logging, check_text
 from .loop.conversation_client import Conversation
+from .memory.code_pages import lock_code
 from .memory.pressure import system_pressure
 from .memory.sizes import MIB, check_ceiling, format_size
 from .memory.yielding import Watch, Yielding
@@ -100,6 +101,7 @@ class Runtime:
         self.load_s = time.perf_counter() - started
         self._yielding, self._watch = None, None
         if self.options.yields:
+            lock_code()
             self._yielding = Yielding(float(self.options.yields))
             self._watch = Watch(weakref.WeakMethod(self.note_pressure), system_pressure())
         self.closed = False

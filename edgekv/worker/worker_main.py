@@ -18,6 +18,7 @@ from edgekv.loop.loop import Loop
 from edgekv.loop.loop_messages import Ended, Raised, Reply
 from edgekv.loop.open_reply import Post
 from edgekv.memory import process
+from edgekv.memory.code_pages import lock_code
 from edgekv.planning.alternatives import make_survey
 from edgekv.planning.plan import Plan
 from edgekv.planning.planner import make_plan
@@ -90,6 +91,8 @@ class Server:
     def _load(self, message: Load) -> Plan:
         engine = LocalEngine(message.path, unpack(message.request), message.mark)
         self._loop = Loop(engine)
+        if engine.loaded.options.yields:
+            lock_code()
         return engine.plan
 
     def _answer(self, number: int, answer: object) -> None:

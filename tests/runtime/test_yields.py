@@ -51,6 +51,13 @@ def test_cells_go_under_pressure_and_come_back(opened, isolated, caplog):
         assert (rt.memory, rt.plan.budget_cells) == (whole, 1024)
 
 
+@pytest.mark.parametrize(("yields", "n_locked"), [("4%", 1), (None, 0)])
+def test_a_runtime_that_yields_locks_its_code(opened, monkeypatch, yields, n_locked):
+    monkeypatch.setattr("edgekv.runtime.lock_code", lock := Mock())
+    opened(yields=yields)
+    assert lock.call_count == n_locked
+
+
 def test_it_goes_no_further_than_the_least_budget(opened):
     rt = opened(yields="90%")
     rt.note_pressure(True)
