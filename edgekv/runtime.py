@@ -101,7 +101,8 @@ class Runtime:
         self.load_s = time.perf_counter() - started
         self._yielding, self._watch = None, None
         if self.options.yields:
-            lock_code()
+            if n_refused := lock_code():
+                log.info("%s of code are not locked in memory; raise RLIMIT_MEMLOCK", format_size(n_refused))
             self._yielding = Yielding(float(self.options.yields))
             self._watch = Watch(weakref.WeakMethod(self.note_pressure), system_pressure())
         self.closed = False

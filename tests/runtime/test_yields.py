@@ -52,10 +52,11 @@ def test_cells_go_under_pressure_and_come_back(opened, isolated, caplog):
 
 
 @pytest.mark.parametrize(("yields", "n_locked"), [("4%", 1), (None, 0)])
-def test_a_runtime_that_yields_locks_its_code(opened, monkeypatch, yields, n_locked):
-    monkeypatch.setattr("edgekv.runtime.lock_code", lock := Mock())
-    opened(yields=yields)
-    assert lock.call_count == n_locked
+def test_a_runtime_that_yields_locks_its_code(opened, monkeypatch, caplog, yields, n_locked):
+    monkeypatch.setattr("edgekv.runtime.lock_code", lock := Mock(return_value=5 << 20))
+    with caplog.at_level(logging.INFO, "edgekv"):
+        opened(yields=yields)
+    assert lock.call_count == caplog.text.count("5.0 MiB of code are not locked in memory") == n_locked
 
 
 def test_it_goes_no_further_than_the_least_budget(opened):

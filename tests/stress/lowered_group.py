@@ -1,6 +1,6 @@
 """A control group whose limits go down step by step, with a model at work in it: does memory follow?
 
-    python tests/stress/lowered_group.py [--model tiny] [--yields 50%] [--steps 4] [--peer PYTHON]
+    python tests/stress/lowered_group.py [--model tiny] [--yields 50%] [--steps 4] [--archive off] [--peer PYTHON]
 
 A runtime with `yields` reads a text, then replies on and on. Each step lowers `memory.high` of its
 group by a share of what the group held at first. At its end `memory.max` goes down to that and a little more: a program
@@ -36,8 +36,9 @@ TINY = {"n_layer": 8, "n_head": 8, "n_head_kv": 8, "head_dim": 128}  # 32 KiB a 
 TEXT = "The old house by the river was red. "
 OURS = f"""
 import sys, edgekv
-model, n_cells, yields = sys.argv[1:]
-with edgekv.Runtime(model, memory="2GiB", budget=int(n_cells), block=64, threads=1, yields=yields) as rt:
+model, n_cells, yields, archive = sys.argv[1:]
+settings = {{"budget": int(n_cells), "block": 64, "threads": 1, "yields": yields, "archive": archive}}
+with edgekv.Runtime(model, memory="2GiB", **settings) as rt:
     rt.memory = rt.plan.peak_bytes + (8 << 20)
     with rt.session() as session:
         session.read({TEXT!r} * (int(n_cells) // len(rt.tokenize({TEXT!r})) + 1), focus=False)
@@ -139,6 +140,7 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m-instruct", help='a path, a name, or "tiny"')
     parser.add_argument("--cells", default="8192")
     parser.add_argument("--yields", default="50%")
+    parser.add_argument("--archive", default="auto")
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--step", type=float, default=0.1, help="share of what is held at first (0.1)")
     parser.add_argument("--seconds", type=float, default=30, help="length of a step (30)")
@@ -149,7 +151,7 @@ def main() -> None:
             model = make_tiny(Path(folder) / "tiny.gguf", n_ctx_train=1 << 16, **TINY)
         else:
             model = find_model(options.model)
-        ours = [sys.executable, "-c", OURS, str(model), options.cells, options.yields]
+        ours = [sys.executable, "-c", OURS, str(model), options.cells, options.yields, options.archive]
         lives = lowered("edgekv", ours, options)
         if options.peer:
             peers = [options.peer, "-c", PEERS, str(model), options.cells]

@@ -62,7 +62,8 @@ def test_linux_locks_them(tmp_path):
         if lock_code(maps):
             pytest.skip("this process may lock no page")
         flags = [line for line in _entries("/proc/self/smaps", str(tmp_path)) if line.startswith("VmFlags")]
-        assert flags and all("lo" in line.split() for line in flags)
+        assert flags
+        assert all("lo" in line.split() for line in flags)
 
 
 def _entries(file, path):
