@@ -45,7 +45,8 @@ class HighLimit:
     """The `memory.high` of a control group.
 
     The kernel counts how often the group went above it. That happens also if the group only reads files, whose pages
-    are dropped at once. So nothing is short unless what cannot be dropped is near the limit.
+    are dropped at once. So nothing is short unless what cannot be dropped is near the limit. A group that takes nothing
+    is not counted if the limit goes below what it holds.
     """
 
     def __init__(self, file: Path) -> None:
@@ -53,9 +54,9 @@ class HighLimit:
         self._n_above = self._count()
 
     def is_exceeded(self) -> bool:
-        """Return True if the group went above its limit since the last call, and not for pages of files alone."""
+        """Return True if the group is above its limit, or was since the last call, and not for pages of files alone."""
         before, self._n_above = self._n_above, self._count()
-        return self._n_above > before and _holds(self._file, NEAR)
+        return _holds(self._file) or (self._n_above > before and _holds(self._file, NEAR))
 
     def _count(self) -> int:
         return _numbers(self._file.with_name("memory.events")).get("high", 0)

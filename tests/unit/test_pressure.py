@@ -67,6 +67,17 @@ def test_linux_tells_that_a_group_went_above_its_high_limit_since_the_last_look(
     assert found == [False, True, False, True]
 
 
+def test_linux_does_not_count_that_a_limit_went_below_what_an_idle_group_holds(kernel):
+    kernel.hold(anon=600, file_mapped=310, file=5000)
+    kernel.throttle(7, high=1000)
+    source = kernel.source()
+    found = []
+    for high in (910, 909, 909, 1000):
+        kernel.throttle(7, high)
+        found.append(source())
+    assert found == [False, True, True, False]
+
+
 @pytest.mark.parametrize("high", ["1000", "max"])
 def test_linux_drops_pages_of_files_that_were_read_before_anything_is_short(kernel, high):
     kernel.hold(anon=600, file_mapped=200, file=5000)
