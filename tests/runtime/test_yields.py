@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import sys
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -57,6 +59,18 @@ def test_a_runtime_that_yields_locks_its_code(opened, monkeypatch, caplog, yield
     with caplog.at_level(logging.INFO, "edgekv"):
         opened(yields=yields)
     assert lock.call_count == caplog.text.count("5.0 MiB of code are not locked in memory") == n_locked
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux locks pages, and says how many")
+@pytest.mark.parametrize("yields", ["4%", None])
+def test_the_worker_of_a_runtime_that_yields_locks_its_code(opened, yields):
+    import resource
+
+    if resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] == 0:
+        pytest.skip("this process may lock no page")
+    rt = opened(yields=yields, isolated=True)
+    status = Path(f"/proc/{rt.worker_pid}/status").read_text()
+    assert (int(status.split("VmLck:")[1].split()[0]) > 0) == bool(yields)
 
 
 def test_it_goes_no_further_than_the_least_budget(opened):
