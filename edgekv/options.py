@@ -173,7 +173,6 @@ class Options:
     parsed_focus: Policy = field(init=False)
     n_threads: int = field(init=False)
     archive_bytes: int | None = field(init=False)
-    archives: bool = field(init=False)
     swap_memory_bytes: int | None = field(init=False)
     swap_dir_bytes: int | None = field(init=False)
 
@@ -198,7 +197,6 @@ class Options:
         object.__setattr__(self, "parsed_focus", self._focus())
         object.__setattr__(self, "n_threads", default_threads() if self.threads is None else self.threads)
         object.__setattr__(self, "archive_bytes", _archive_bytes(self.archive))
-        object.__setattr__(self, "archives", self.archive_bytes != 0)
         object.__setattr__(self, "swap_memory_bytes", size_or_none(self.swap_memory))
         object.__setattr__(self, "swap_dir_bytes", size_or_none(self.swap_bytes))
         for name in ("swap_dir", "chat_template"):  # a worker runs in a folder of its own
@@ -376,6 +374,11 @@ class Options:
     def n_draft(self) -> int:
         """Tokens of a draft, which are decoded before they are accepted; 0 while a plan has yet to settle "auto"."""
         return min(DRAFT_TOKENS, self.n_ubatch - 1) if self.prompt_lookup == "on" else 0
+
+    @property
+    def archives(self) -> bool:
+        """True if every session has an archive."""
+        return self.archive_bytes != 0
 
     @property
     def swap_folder(self) -> str | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from edgekv.arguments import path_of
 from edgekv.errors import InvalidModelError, ModelNotFoundError
 
-__all__ = ["HUB", "KnownModel", "find_model", "is_remote", "known_as", "known_models"]
+__all__ = ["HUB", "KnownModel", "find_model", "is_remote", "known_models"]
 
 HUB = "hf:"
 
@@ -73,14 +73,6 @@ _KNOWN_MODELS = (
 def known_models() -> tuple[KnownModel, ...]:
     """Return the models that `find_model` knows by name, the default first."""
     return _KNOWN_MODELS
-
-
-def known_as(file: Path) -> KnownModel | None:
-    """Return the known model that a file has the name and the size of, wherever it lies; None for any other file."""
-    if not file.is_file():
-        return None
-    found = file.resolve().name, file.stat().st_size
-    return next((known for known in _KNOWN_MODELS if found == (known.file_name, known.file_bytes)), None)
 
 
 def find_model(model: str | os.PathLike[str] | None = None) -> Path:
