@@ -34,7 +34,6 @@ DEFAULT_MEMORY = "256MiB"
 DEFAULT_ARCHIVE = "auto"
 KV_TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}  # enum ggml_type
 KV_NAMES = {number: name for name, number in KV_TYPES.items()}
-COARSE_TYPES = ("q4_0",)  # types whose steps are too large for means of cells
 
 
 def default_threads() -> int:
@@ -216,7 +215,6 @@ class Options:
         _in_range("probe_tokens", self.probe_tokens, 1, 1024)
         _in_range("gpu_layers", self.gpu_layers, 0, 1 << 20)
         _one_of("kv_type", self.kv_type, tuple(KV_TYPES))
-        self._check_means()
         _one_of("reposition", self.reposition, REPOSITION)
         _one_of("prompt_lookup", self.prompt_lookup, PROMPT_LOOKUP)
         _one_of("swap_full", self.swap_full, SWAP_FULL)
@@ -248,15 +246,6 @@ class Options:
         if self.budget is not None:
             _in_range("budget", self.budget, 1, MOST_CELLS)
             self.check_budget(self.budget)
-
-    def _check_means(self) -> None:
-        """Raise ConfigError for means of cells in a type that rounds them further than they move."""
-        merging = [policy.spec for policy in self.policies if policy.merges]
-        if merging and self.kv_type in COARSE_TYPES:
-            raise ConfigError(
-                f"policy={merging[0]} keeps means, and with kv_type={self.kv_type} a mean stops following what it "
-                "takes in; use kv_type=q8_0, or leave +merge out"
-            )
 
     def _check_resident(self) -> None:
         """Raise ConfigError for streamed weights beside what holds weights in another way."""
@@ -317,12 +306,13 @@ class Options:
     def _focus(self) -> Policy:
         """Return the policy that scores by a probe: the one named for it, or the runtime's own if it reads queries."""
         own = self.parsed_policy
-        default = f"{DEFAULT_FOCUS}+merge" if own.merges else DEFAULT_FOCUS
         if self.focus_policy is None:
-            return own if "queries" in own.reads else parse_policy(default)
+            return own if "queries" in own.reads else parse_policy(DEFAULT_FOCUS)
         policy = parse_policy(self.focus_policy)
         if "queries" not in policy.reads:
-            raise ConfigError(f"focus_policy={policy.spec} reads no queries; give one that does, such as {default}")
+            raise ConfigError(
+                f"focus_policy={policy.spec} reads no queries; give one that does, such as {DEFAULT_FOCUS}"
+            )
         if self.focus and own.base.accumulates and policy != own:
             raise ConfigError(
                 f"focus_policy={policy.spec} with policy={own.spec}, which adds to scores that stay with the cells "

@@ -50,10 +50,7 @@ class SessionRecord(HeldConversation):
         return self._begun().n_recallable
 
     def kept_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
-        """True positions of the tokens that one (layer, KV head) still holds, (n,) ascending.
-
-        A cell that is a mean of evicted ones (`+merge`) holds no token.
-        """
+        """True positions of the tokens that one (layer, KV head) still holds, (n,) ascending."""
         for name, number in (("layer", layer), ("head", head)):
             if isinstance(number, bool) or not hasattr(number, "__index__"):
                 raise ConfigError(f"{name}={number!r} is no number; give a whole number from 0 on")

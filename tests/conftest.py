@@ -82,7 +82,7 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "two_processes: compares what a model says in two, of which one has no device")
-    config.addinivalue_line("markers", "no_device: has means or several slots, which need cells in the host's memory")
+    config.addinivalue_line("markers", "no_device: has several slots, which need cells in the host's memory")
     if config.getoption("--device") not in ("host", "rpc"):
         from lent_device import check_backend
 

@@ -275,20 +275,6 @@ class Cache:
         library.call(name, self._handle, layer, head, positions.ctypes.data)
         return positions
 
-    def counts(self, layer: int, head: int) -> npt.NDArray[np.uint32]:
-        """Number of cells that each cell of one head stands for, (n,) in the order of `positions`.
-
-        1 but for means; 0 if an archive gave it back, so that it goes into no mean.
-        """
-        counts = np.empty(self.head_cells(layer, head)[0], dtype=np.uint32)
-        library.call("edgekv_cache_counts", self._handle, layer, head, counts.ctypes.data)
-        return counts
-
-    def kept_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
-        """Positions of the tokens that one head still holds, (n,) ascending: those of its cells that are no means."""
-        kept: npt.NDArray[np.int32] = self.positions(layer, head)[self.counts(layer, head) <= 1]
-        return kept
-
     def rows(self, layer: int, head: int, *, values: bool = False) -> tuple[npt.NDArray[np.uint8], structs.Rows]:
         """Return one head's keys or values as stored, (n, row bytes), in the order of `positions`, and their format."""
         widest = max(self.shape.head_dim_k, self.shape.head_dim_v) * 4

@@ -86,11 +86,6 @@ def _fit(meta: SnapshotMeta, rows: Rows) -> None:
     turned = header.rope_past != header.n_past or not np.array_equal(carried.get("rope_position", position), position)
     if turned and not kind.repositions:
         raise ConfigError("its keys were moved to other positions, which reposition='never' forbids; use 'auto'")
-    if not rows.merges and carried.get("log_count", position[:0]).view(np.float32).max(initial=0) > 0:
-        raise ConfigError(
-            "its cells hold means of evicted ones, which only a policy with +merge counts; use such a one"
-        )
-    carried.setdefault("log_count", np.zeros_like(position))
     carried.setdefault("rope_position", position)
     carried.setdefault("accumulated", np.zeros_like(position))
     if "wo_norm" not in carried or not kind.wo_norms:
@@ -102,7 +97,6 @@ def _fit(meta: SnapshotMeta, rows: Rows) -> None:
         meta.ring = np.concatenate([held, np.full(kind.n_ring - len(held), -1, np.int32)])
         header.ring_head = len(held)
     header.kind = kind
-    header.merges = max(header.merges, 1) if rows.merges else 0
     header.n_queries = rows.n_queries
     header.rows_begin = meta.n_bytes
     header.n_bytes = meta.n_bytes + rows.n_bytes
@@ -125,7 +119,6 @@ class Rows:
     """The rows of a snapshot, in the format of a cache.
 
     kind: of that cache's snapshots
-    merges: they have counts of means
     differ: the rows, or their meta, differ from that cache's
     n_queries: newest rows of queries that the cache keeps
     n_bytes: bytes of the rows in that cache
@@ -134,8 +127,7 @@ class Rows:
     def __init__(self, source: Source, meta: SnapshotMeta, cache: Cache) -> None:
         """Raise ConfigError for rows of another shape, and for a type that cannot be converted."""
         header, given = meta.header, meta.header.kind
-        own = read_header(cache.copy_snapshot)
-        self.kind, self.merges = own.kind, own.merges > 0
+        self.kind = read_header(cache.copy_snapshot).kind
         if any(getattr(given, name) != getattr(self.kind, name) for name in SHAPE):
             raise ConfigError("its cells are of a model of another shape; use the model that it was saved with")
         stored = ((given.type_k, given.rotation_k), (given.type_v, given.rotation_v))
@@ -160,7 +152,7 @@ class Rows:
         self._rest_begin = self._queries_begin + self.n_queries * self._query_row_bytes  # states and windows
         self._rest_bytes = int(header.n_bytes) - self._rest_begin
         expect(self._rest_bytes >= 0, "it has fewer rows than cells")
-        self.differ = bytes(self.kind) != bytes(given) or self.merges != (header.merges > 0) or n_dropped > 0
+        self.differ = bytes(self.kind) != bytes(given) or n_dropped > 0
         wanted_bytes = sum(run.n_bytes(run.wanted[0]) for run in self._runs)
         self.n_bytes = wanted_bytes + self.n_queries * self._query_row_bytes + self._rest_bytes
 

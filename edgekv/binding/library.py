@@ -104,7 +104,6 @@ _CALLS: dict[str, tuple[Any, ...]] = {
     "edgekv_cache_holds": (_P, _P, c.c_size_t, _P),
     "edgekv_cache_head_cells": (_P, c.c_uint32, c.c_uint32, _P, _P),
     "edgekv_cache_positions": (_P, c.c_uint32, c.c_uint32, _P),
-    "edgekv_cache_counts": (_P, c.c_uint32, c.c_uint32, _P),
     "edgekv_cache_rope_positions": (_P, c.c_uint32, c.c_uint32, _P),
     "edgekv_cache_read": (_P, c.c_uint32, c.c_uint32, c.c_int32, _P, c.c_size_t, _P),
     "edgekv_cache_queries": (_P, c.c_uint32, c.c_int32, _P, _P, _P, _P),

@@ -17,7 +17,7 @@ from . import structs
 from .cache import Cache
 
 MAGIC = b"edgekvs"
-VERSION = 4  # EDGEKV_SNAPSHOT_VERSION
+VERSION = 5  # EDGEKV_SNAPSHOT_VERSION
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -69,8 +69,7 @@ class SnapshotMeta:
     kept: (n_heads,) cells that the last eviction left
     n_short: (n_heads,) cells that each was given fewer than others by recalls since
     lags: (n_queries,); ring: (n_ring,) positions in sliding windows, negative = no rows
-    carried: by name, (n_cells,) each: position, order, and if cells carry them rope_position, accumulated, wo_norm,
-        log_count
+    carried: by name, (n_cells,) each: position, order, and if cells carry them rope_position, accumulated, wo_norm
     """
 
     header: structs.Snapshot
@@ -109,7 +108,7 @@ class SnapshotMeta:
         names = carried_names(header)
         expect(n_cells * len(names) == len(rest), "it has another number of cells than it says")
         carried = {name: rest[i * n_cells : (i + 1) * n_cells] for i, name in enumerate(names)}
-        for name in ("accumulated", "wo_norm", "log_count"):
+        for name in ("accumulated", "wo_norm"):
             expect(bool(np.isfinite(carried.get(name, kept).view(np.float32)).all()), "its scores are not finite")
         return cls(header, kept, n_short, lags.view(np.int32), ring.view(np.int32), carried, data)
 
@@ -160,7 +159,6 @@ def carried_names(header: structs.Snapshot) -> list[str]:
         "order": True,
         "accumulated": kind.accumulates,
         "wo_norm": kind.wo_norms,
-        "log_count": header.merges,
     }
     return [name for name, is_there in there.items() if is_there]
 

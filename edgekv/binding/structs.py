@@ -88,17 +88,16 @@ class Policy(Input):
     _fields_ = (
         _SIZE,
         *_members(c.c_int32, "base anchor metric pool"),
-        *_members(c.c_uint32, "kernel rows"),
+        *_members(c.c_uint32, "kernel rows n_ahead"),
         ("seed", c.c_uint64),
         ("flags", c.c_uint32),
         *_members(c.c_int32, "softmax weigh"),
         ("rounds", c.c_uint32),
         ("critical", c.c_int32),
-        *_members(c.c_double, "alpha mass epsilon carry"),
+        *_members(c.c_double, "alpha mass epsilon"),
         *_members(c.c_int32, "aggregate pool_rows spread"),
         *_members(c.c_double, "safeguard pyramid"),
         ("scorer", c.c_void_p),
-        *_members(c.c_uint32, "n_ahead n_merged"),
     )
 
 
@@ -212,7 +211,7 @@ class CacheParams(Input):
         ("repositions", c.c_int32),
         ("n_draft", c.c_uint32),
         *_members(c.c_int32, "values before_rope"),
-        *_members(c.c_uint32, "slot n_merged"),
+        ("slot", c.c_uint32),
     )
 
 
@@ -385,9 +384,9 @@ class Snapshot(Struct):
         ("magic", c.c_char * 8),
         *_members(c.c_uint64, "n_bytes rows_begin"),
         ("kind", SnapshotKind),
-        *_members(c.c_uint32, "version n_queries n_filled n_fresh divided"),
+        *_members(c.c_uint32, "version n_queries n_filled n_fresh"),
         *_members(c.c_int32, "n_past rope_past normed"),
-        *_members(c.c_uint32, "ring_head merges"),
+        ("ring_head", c.c_uint32),
     )
 
 

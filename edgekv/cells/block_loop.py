@@ -536,10 +536,10 @@ class BlockLoop:
     ) -> Feeding[None]:
         options = self._options
         full |= self.is_resized or self.cache.n_cells > self.budget
-        probed = len(probe) > 0 and (full or options.parsed_focus.base.sees_every_probe)
+        probed = full and len(probe) > 0
         if self._since_probe is not None:
             self._since_probe += self._fresh
-        due = full or probed or options.parsed_policy.carries
+        due = full or options.parsed_policy.carries
         if due or (self.archive is not None and self.archive.keeper is not None):
             self.archive_fed()  # also without an eviction, since the rows are laid out anew
         if not due:

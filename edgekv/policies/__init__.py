@@ -17,7 +17,6 @@ from .h2o import H2O
 from .head import Head
 from .keydiff import KeyDiff
 from .l2norm import L2Norm
-from .merge import Merge
 from .pyramid import Pyramid
 from .random import Random
 from .registry import POLICIES, WRAPPERS, Available, available, parse_policy, register, unregister
@@ -40,7 +39,6 @@ __all__ = [
     "Head",
     "KeyDiff",
     "L2Norm",
-    "Merge",
     "Policy",
     "Pyramid",
     "Random",

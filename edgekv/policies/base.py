@@ -49,9 +49,6 @@ class Policy:
     weights: its scores are never negative, as attention weights are; wrappers take a softmax of other scores
     accumulates: cells carry their scores on to the next scoring by the same policy
     carries: scores accumulate with the cell; every block is then scored, even while the cache has room
-    sees_every_probe: a probe scores every block, even while the cache has room, because scores stay with the
-        cells
-    merges: means of evicted cells stay
     before_rope: it reads keys as they were before RoPE; plain arrays must hold them so
     looks_ahead: its queries are turned to positions to come; plain arrays must hold them so
     spread: the heads that share their cells: "head" = none, "layer" = all of a layer, "model" = all of the model
@@ -67,8 +64,6 @@ class Policy:
     weights: ClassVar[bool] = True
     accumulates: ClassVar[bool] = False
     carries: ClassVar[bool] = False
-    sees_every_probe: ClassVar[bool] = False
-    merges: ClassVar[bool] = False
     before_rope: ClassVar[bool] = False
     looks_ahead: ClassVar[bool] = False
     spread: ClassVar[str] = "head"

@@ -26,7 +26,6 @@ class Head:
     part_ends: (P,) how many rows come before the end of each part of a probe, ascending; none = they are one part
     accumulated: (n,) score that earlier scorings left with each cell
     wo_norm: (n,) the mean over the G query heads of norm1(V W_O[h])
-    counts: (n,) how many cells each is the mean of, 0 = an archive gave it back; None = each is itself alone
     budget: in cells; tokens_seen: number when the last row was fed, None = its position + 1
     scale: of Q K^T, None = 1/sqrt(d); softcap: c of the model's attention, c tanh(x/c), 0 = none
     sinks: (G,) logits of the query heads' learnt sinks, which take attention and have no value; None = none
@@ -40,7 +39,6 @@ class Head:
     part_ends: tuple[int, ...] = ()
     accumulated: Scores | None = None
     wo_norm: Scores | None = None
-    counts: Scores | None = None
     budget: int | None = None
     tokens_seen: int | None = None
     scale: float | None = None
@@ -87,7 +85,7 @@ class Head:
 
     def at(self, cells: Sequence[int] | Indices) -> Head:
         """Return the head with only some of its cells."""
-        names = ("keys", "positions", "values", "accumulated", "wo_norm", "counts")
+        names = ("keys", "positions", "values", "accumulated", "wo_norm")
         return replace(self, **{name: a[cells] for name in names if (a := getattr(self, name)) is not None})
 
 

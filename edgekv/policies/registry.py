@@ -27,7 +27,6 @@ from .expected import Expected
 from .h2o import H2O
 from .keydiff import KeyDiff
 from .l2norm import L2Norm
-from .merge import Merge
 from .pyramid import Pyramid
 from .random import Random
 from .sink import Sink
@@ -41,9 +40,7 @@ if TYPE_CHECKING:
 POLICIES: dict[str, type[Policy]] = {
     policy.name: policy for policy in (KeyDiff, SnapKV, AhaKV, H2O, Tova, Expected, L2Norm, Sink, Random)
 }
-WRAPPERS: dict[str, type[Wrapper]] = {
-    wrapper.name: wrapper for wrapper in (Caote, FastCaote, Critical, Ada, Pyramid, Merge)
-}
+WRAPPERS: dict[str, type[Wrapper]] = {wrapper.name: wrapper for wrapper in (Caote, FastCaote, Critical, Ada, Pyramid)}
 GRAPH = "onnx"  # base of the spec onnx:PATH.onnx
 
 GROUP = "edgekv.policies"  # entry points of packages

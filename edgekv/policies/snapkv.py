@@ -27,11 +27,6 @@ class SnapKV(Policy):
 
     With `aggregate=max` a_win is the largest weight over query heads and rows. What one row needs then counts however
     little the others do: the aggregation of DefensiveKV, alone.
-
-    Beyond the paper, `carry` is the share of its last score that a cell keeps at least. Attention fades with distance,
-    so without `carry` text read long ago loses to text read just now. It is meant for a probe, which is fed right after
-    every block. In the runtime a score fades to that share while as many tokens as the budget are read. On plain arrays
-    `carry` multiplies `accumulated`.
     """
 
     name = "snapkv"
@@ -46,33 +41,8 @@ class SnapKV(Policy):
     pool_rows: bool = option(False, "pool every row before they are aggregated", of_paper=True)
     aggregate: str = option("mean", "how rows and query heads make one score", choices=AGGREGATES)
 
-    carry: float = option(
-        0.0,
-        "share of its score that a cell keeps while as many tokens as the budget are read",
-        minimum=0.0,
-        maximum=1.0,
-    )
-
-    @property
-    def accumulates(self) -> bool:  # type: ignore[override]
-        return self.carry > 0
-
-    @property
-    def sees_every_probe(self) -> bool:  # type: ignore[override]
-        return self.carry > 0
-
     @largest_of_parts
     def score(self, head: Head) -> Scores:
-        scores = self._window_score(head)
-        if not self.carry or head.accumulated is None:
-            return scores
-        carried = np.where(np.isfinite(head.accumulated), self.carry * head.accumulated, np.nan)
-        return np.asarray(np.maximum(scores, carried))
-
-    def accumulate(self, head: Head) -> Scores:
-        return self.score(head) if self.carry else super().accumulate(head)
-
-    def _window_score(self, head: Head) -> Scores:
         head = head.newest_rows(self.window)
         before = head.positions < head.rows()[1].min()
 
@@ -95,4 +65,4 @@ class SnapKV(Policy):
     def native_fields(self) -> dict[str, Any]:
         pooling = {"kernel": self.kernel, "pool": POOLS.index(self.pool)}
         gathering = {"pool_rows": int(self.pool_rows), "aggregate": AGGREGATES.index(self.aggregate)}
-        return super().native_fields() | pooling | gathering | {"rows": self.window, "carry": self.carry}
+        return super().native_fields() | pooling | gathering | {"rows": self.window}

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from edgekv.binding import library, structs
 from edgekv.policies.base import Policy, required_budget
 from edgekv.policies.head import Head
-from edgekv.policies.merge import Merge
 from edgekv.policies.selection import Protection
 from edgekv.policies.types import Indices
 
@@ -60,8 +59,6 @@ def head_budgets(policy: Policy, heads: Sequence[Head], protection: Protection) 
     """Return the cells of each head, as `Policy.head_budgets` without a limit."""
     if policy.spread == "head":
         return policy.head_budgets(heads, protection)
-    if isinstance(policy, Merge):  # it leaves the budgets to the wrapped policy
-        policy = policy.inner
     fields = policy.native_fields()
     weights = [_score(fields | {"weigh": 0, "rounds": 1, "critical": 0}, head) for head in heads]
     scored = [structs.Scored.of(scores, head.positions) for scores, head in zip(weights, heads, strict=True)]

@@ -245,7 +245,6 @@ struct edgekv_cache_params {
     int32_t  values;       // nonzero: a policy compares the values of a head, which a cache of latents does not have
     int32_t  before_rope;  // nonzero: a policy looks at keys or queries as they were before RoPE
     uint32_t slot;         // of the context's layout; each has one cache
-    uint32_t n_merged;     // cells of a head, at most, that are means of evicted ones; 0 = none
 };
 
 EDGEKV_DEFAULT(edgekv_cache_params)
@@ -261,13 +260,12 @@ EDGEKV_API enum edgekv_status edgekv_cache_params_for(
 
 // Open the cache of a context's slot and empty it. The context must outlive it; nothing but its caches may feed the context
 // meanwhile, one thread at a time.
-//   EDGEKV_STATUS_INVALID_ARGUMENT  the context has no such slot; more queries than there are positions; or `n_merged` of cells in Q4_0
+//   EDGEKV_STATUS_INVALID_ARGUMENT  the context has no such slot; or more queries than there are positions
 //   EDGEKV_STATUS_INVALID_STATE  the context was made without a layout, or the slot has an open cache already
 //   EDGEKV_STATUS_UNSUPPORTED    `repositions` or `before_rope` of keys that cannot be turned, as edgekv_context_rope says, though
 //                                layers without RoPE and sliding windows do not matter to `before_rope`; `values` where rows are
 //                                latents; layers that would share cells (EDGEKV_RAGGED_MODEL, EDGEKV_RAGGED_LAYERS), but their heads
-//                                differ in size or lie in different memories, or for LAYERS are not equally many; `n_merged` of cells
-//                                on a device, or of heads that are too large for edgekv's own attention
+//                                differ in size or lie in different memories, or for LAYERS are not equally many
 //   EDGEKV_STATUS_MODEL_INVALID  `wo_norms` of repacked weights whose file has other ones
 EDGEKV_API enum edgekv_status edgekv_cache_open(
                 struct llama_context * ctx,
@@ -460,22 +458,12 @@ EDGEKV_API enum edgekv_status edgekv_cache_head_cells(
                                 char * err,
                               size_t   err_size);
 
-// Write the positions held by one head, ascending: room for all of its cells. A mean of evicted cells has that of one of them.
+// Write the positions held by one head, ascending: room for all of its cells.
 EDGEKV_API enum edgekv_status edgekv_cache_positions(
            const struct edgekv_cache * cache,
                             uint32_t   layer,
                             uint32_t   head,
                              int32_t * positions,
-                                char * err,
-                              size_t   err_size);
-
-// Write how many cells each cell of one head stands for, in the order of edgekv_cache_positions: 1, or more if it is a mean; 0 if an
-// archive gave it back, so that it goes into no mean.
-EDGEKV_API enum edgekv_status edgekv_cache_counts(
-           const struct edgekv_cache * cache,
-                            uint32_t   layer,
-                            uint32_t   head,
-                            uint32_t * counts,
                                 char * err,
                               size_t   err_size);
 
@@ -540,8 +528,7 @@ struct edgekv_parts {
 
 // Fill in the bytes of a context and a cache of these params. The model may be loaded with no_alloc.
 //   parts : in: host, vocabulary and reserved bytes, and graph_bytes of one graph; out: all others, and graph_bytes of all
-//   EDGEKV_STATUS_INVALID_ARGUMENT  edgekv_cache_open would refuse `n_merged` of cells in Q4_0
-//   EDGEKV_STATUS_UNSUPPORTED       edgekv_cache_open would refuse how `params` have layers share cells
+//   EDGEKV_STATUS_UNSUPPORTED  edgekv_cache_open would refuse how `params` have layers share cells
 EDGEKV_API enum edgekv_status edgekv_context_parts(
              const struct llama_context * ctx,
        const struct edgekv_cache_params * params,

@@ -142,14 +142,13 @@ struct edgekv_recall {
 // softmax runs over all archived keys. A head that lacks fewer tokens than others get gets all that it
 // lacks. The next feed goes after them.
 //
-// A recalled cell has an accumulated score of 0, and its norm1(V W_O) is computed at the next eviction. It goes into no mean, which may
-// have it already. A mean holds the position that it began with, so that token is not recalled.
+// A recalled cell has an accumulated score of 0, and its norm1(V W_O) is computed at the next eviction.
 //
 // Cells that the last recall filled are given up, if nothing was fed or restored since. A probe between two recalls sees those of the first.
 //
 // If keys of the cache were turned to other RoPE positions, all archived keys are scored as if they were at RoPE position 0. Then the
 // keys of each head, with the recalled ones, are turned to adjacent RoPE positions in order, and all heads end at the same one. Each key
-// is turned from its archived row if there is one, so that roundings do not add up; in a cache with means, from its cell.
+// is turned from its archived row if there is one, so that roundings do not add up.
 //   n_cells of the result : as asked for, or fewer: the free cells, or what the head that lacks most archived tokens does. In a cache whose
 //                           heads share no cells and are too long for edgekv's own attention, or lie on a device: what the head does that
 //                           lacks the fewest

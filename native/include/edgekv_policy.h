@@ -136,6 +136,8 @@ struct edgekv_policy {
     int32_t  pool;     // enum edgekv_pool
     uint32_t kernel;   // cells under the pooling kernel, odd; 1 = no pooling
     uint32_t rows;     // newest rows of queries that score: SNAPKV, AHAKV and EXPECTED
+    uint32_t n_ahead;  // EXPECTED: positions to come, from the next token's on, over which a cache averages RoPE, at least 1.
+                       // On plain arrays queries are given as such averages
     uint64_t seed;     // RANDOM
     uint32_t flags;    // sum of enum edgekv_keydiff_flag, edgekv_ahakv_flag or edgekv_expected_flag
     int32_t  softmax;  // nonzero: what follows gets a softmax of the base scores
@@ -145,31 +147,22 @@ struct edgekv_policy {
     double   alpha;
     double   mass;     // of `critical`: by score as few cells as hold this share of all scores, in place of alpha; 0 = alpha
     double   epsilon;  // of `critical`, at least 0; 1e-4 in the paper's Algorithm 1
-    double   carry;    // SNAPKV: a score is at least this share of the cell's score before; 0 = nothing is carried.
-                       // In a cache it is the share after a whole budget of tokens, and fades evenly on the way
 
     int32_t  aggregate; // SNAPKV: enum edgekv_aggregate
     int32_t  pool_rows; // SNAPKV, nonzero: rows are pooled one by one, before they are aggregated
 
     int32_t  spread;    // enum edgekv_spread
-    double   safeguard; // LAYER and MODEL: the share of every budget that is split evenly, in [0, 1]; GIVEN: the share of the mean
-                        // budget that no head gets less than
+    double   safeguard; // LAYER and MODEL: the share of every budget that is split evenly, in [0, 1]
     double   pyramid;   // beta: budgets fall linearly from layer to layer, the last one's free cells to 1/beta of the mean;
                         // 0 = every layer has the same
 
     const struct edgekv_scorer * scorer; // CUSTOM
-    uint32_t n_ahead; // EXPECTED: positions to come, from the next token's on, over which a cache averages RoPE, at least 1.
-                      // On plain arrays queries are given as such averages
-    uint32_t n_merged; // cells of a head, at most, that are means of those that went, each with the log of their number added to its
-                       // logit; at most 1024, and at most an eighth of what is not protected. An eviction that turns keys makes none,
-                       // and the means there are count as single cells from then on. On plain arrays cells are chosen as if none
-                       // was a mean yet
 };
 
 EDGEKV_DEFAULT(edgekv_policy) // keydiff
 
 // Set a policy by its name, as Python and the command line spell it: a base, then wrappers, each with options of its own, as in
-// "keydiff+merge" or "snapkv(window=64, kernel=61, aggregate=max)+critical". docs/policies.md lists them.
+// "snapkv+ada" or "snapkv(window=64, kernel=61, aggregate=max)+critical". docs/policies.md lists them.
 //   policy : n_bytes is the program's; all else is written
 //   EDGEKV_STATUS_INVALID_ARGUMENT  there is no such name, option or value; or they do not go together; or the option protects cells,
 //                                   which edgekv_protection does
@@ -198,7 +191,7 @@ struct edgekv_cells {
     const struct edgekv_rows * keys;
     const struct edgekv_rows * values;      // AHAKV, `weigh`
     const int32_t *            positions;   // (n,)
-    const float *              accumulated; // (n,) what earlier scorings left: H2O, AHAKV, SNAPKV with carry; NULL = 0
+    const float *              accumulated; // (n,) what earlier scorings left: H2O, AHAKV; NULL = 0
     const float *              wo_norm;     // (n,) as edgekv_wo_norm writes it: `critical`
     uint32_t                   layer;
     uint32_t                   head;

@@ -19,7 +19,6 @@
 //   uint32 order         (n_cells,)    of every head, its cells ascending by position
 //   float  accumulated   (n_cells,)    what scorings left with a cell, if kind.accumulates
 //   float  wo_norm       (n_cells,)    as edgekv_wo_norm writes it, if kind.wo_norms
-//   float  log_count     (n_cells,)    log of how many cells each is the mean of, if merges; -1e-30 if an archive gave it back
 //   rows, of which any bytes are possible, from byte rows_begin on:
 //       of every head, the keys and then the values of its cells
 //       of every row of queries, those of every layer (F32)
@@ -36,7 +35,7 @@
 extern "C" {
 #endif
 
-#define EDGEKV_SNAPSHOT_VERSION 4
+#define EDGEKV_SNAPSHOT_VERSION 5
 
 // A cache takes another one's snapshot only if these values are equal.
 struct edgekv_snapshot_kind {
@@ -66,19 +65,17 @@ struct edgekv_snapshot {
     uint32_t                    n_queries;
     uint32_t                    n_filled;   // cells of a head since the last compaction, at most
     uint32_t                    n_fresh;    // tokens fed since then
-    uint32_t                    divided;    // 0 or 1: whether there was one
     int32_t                     n_past;     // position of the next token
     int32_t                     rope_past;  // the position that RoPE will turn it by
     int32_t                     normed;     // tokens before it have their wo_norm
     uint32_t                    ring_head;  // cell where llama.cpp looks for a free one
-    uint32_t                    merges;     // 0; 1 = log_count is there; 2 = and keys were turned while cells were means
 };
 
 struct edgekv_archive;
 
 // Bytes of a snapshot taken now.
 //   archive : one of the cache's tokens (edgekv_archive.h). The rows that it has as the cells have them are left out: those of archived
-//             positions, but for means, and for keys if some were turned to other RoPE positions. NULL = nothing is left out
+//             positions, but for keys if some were turned to other RoPE positions. NULL = nothing is left out
 EDGEKV_API uint64_t edgekv_cache_snapshot_bytes(
      const struct edgekv_cache * cache,
    const struct edgekv_archive * archive);

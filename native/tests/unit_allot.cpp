@@ -103,7 +103,7 @@ static void test_memory_of_tied_scores() {
         Budgets                     budgets(n_heads);
         std::iota(positions.begin(), positions.end(), 0);
         std::iota(order.begin(), order.end(), 0u);
-        const std::vector<edgekv::Ranked> heads(n_heads, { scores.data(), positions.data(), nullptr, order.data(), n_cells });
+        const std::vector<edgekv::Ranked> heads(n_heads, { scores.data(), positions.data(), order.data(), n_cells });
         failing::begin(-1);
         edgekv::allot(heads.data(), n_heads, {}, static_cast<uint32_t>(n_cells / 2), UINT32_MAX, 0.2, line.data(), budgets.data());
         failing::end();

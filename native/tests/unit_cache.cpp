@@ -166,38 +166,6 @@ void test_a_second_cache(const Model & model, const char * kv_type) {
     CHECK(feed(open_cache(context), 20) == EDGEKV_STATUS_OK);
 }
 
-// Means of evicted cells count all that was fed, and are refused of cells in a type that rounds them further than they move.
-void test_means(const Model & model, const char * kv_type) {
-    edgekv_policy policy = policy_of(EDGEKV_BASE_KEYDIFF);
-    policy.n_merged      = 3;
-    edgekv_cache_params needs = edgekv_cache_params_default();
-    CHECK(edgekv_cache_params_for(&policy, n_ubatch, 0, &needs, nullptr, 0) == EDGEKV_STATUS_OK);
-    const Context context(model, kv_type);
-    if (std::strstr(kv_type, "q4_0") != nullptr) {
-        edgekv_cache * cache = nullptr;
-        edgekv_parts   parts = {};
-        char           err[512];
-        CHECK(edgekv_cache_open(context.ctx, &needs, &cache, err, sizeof(err)) == EDGEKV_STATUS_INVALID_ARGUMENT && cache == nullptr);
-        CHECK(std::strstr(err, "use kv_type=q8_0") != nullptr);
-        CHECK(edgekv_context_parts(context.ctx, &needs, &parts, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
-        return;
-    }
-    const Cache cache = open_cache(context, needs);
-    uint32_t    counts[n_ubatch];
-    CHECK(edgekv_cache_counts(cache.get(), cache->shape.n_layer, 0, counts, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
-    CHECK(edgekv_cache_counts(cache.get(), 0, 0, nullptr, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
-    CHECK(edgekv_cache_counts(nullptr, 0, 0, counts, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
-    for (const uint32_t budget : { 30, 30, 12 }) {
-        CHECK(feed(cache, 20) == EDGEKV_STATUS_OK && feed(cache, 20) == EDGEKV_STATUS_OK);
-        CHECK(compact(cache, policy, budget, protecting(2, 0)) == EDGEKV_STATUS_OK);
-        for (uint32_t g = 0; g < cache->shape.n_head_total / cache->shape.n_layer; ++g) {
-            CHECK(edgekv_cache_counts(cache.get(), 0, g, counts, nullptr, 0) == EDGEKV_STATUS_OK);
-            CHECK(std::count_if(counts, counts + budget, [](uint32_t count) { return count > 1; }) > 0);
-            CHECK(std::accumulate(counts, counts + budget, 0) == edgekv_cache_n_past(cache.get()));
-        }
-    }
-}
-
 // Whatever is refused leaves the cache as it was.
 void test_misuse(const Model & model, const char * kv_type) {
     const Context context(model, kv_type);
@@ -417,7 +385,6 @@ void test_cache(const char * model_path, const char * kv_type) {
     test_scores_are_those_of_the_rows(model, kv_type);
     test_rows_are_described(model, kv_type);
     test_a_second_cache(model, kv_type);
-    test_means(model, kv_type);
     test_misuse(model, kv_type);
     test_null_handles(model, kv_type);
     test_foreign_changes(model, kv_type);

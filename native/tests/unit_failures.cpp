@@ -111,7 +111,6 @@ std::vector<Variant> variants() {
     std::vector<Variant> all;
     all.push_back({ "keydiff", policy_of(EDGEKV_BASE_KEYDIFF), false });
     all.push_back({ "snapkv, repositioned", policy_of(EDGEKV_BASE_SNAPKV), true });
-    all.back().policy.carry = 0.65;
     all.push_back({ "h2o, ragged", policy_of(EDGEKV_BASE_H2O), true });
     all.back().policy.spread    = EDGEKV_SPREAD_LAYER;
     all.back().policy.safeguard = 0.2;

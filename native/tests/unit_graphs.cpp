@@ -5,12 +5,11 @@
 
 namespace {
 
-// What scoring leaves with the cells of all heads, whose oldest cell is newer than half of the rows that score.
+// The scores of the cells of all heads, whose oldest cell is newer than half of the rows that score.
 std::vector<float> scores_of_newest(const Model & model, const char * kv_type, const char * staging, int32_t aggregate) {
     const Staged staged(staging);
     const Context context(model, kv_type);
     edgekv_policy policy       = policy_of(EDGEKV_BASE_SNAPKV);
-    policy.carry               = 0.5;
     policy.aggregate           = aggregate;
     edgekv_cache_params needs  = edgekv_cache_params_default();
     CHECK(edgekv_cache_params_for(&policy, n_ubatch, 0, &needs, nullptr, 0) == EDGEKV_STATUS_OK);
@@ -21,10 +20,8 @@ std::vector<float> scores_of_newest(const Model & model, const char * kv_type, c
     std::vector<float> scores;
     for (uint32_t layer = 0; layer < cache->shape.n_layer; ++layer) {
         for (uint32_t g = 0; g < cache->n_heads(layer); ++g) {
-            const edgekv::HeadCells head = cache->cells(layer, g);
-            for (uint32_t i = 0; i < head.n; ++i) {
-                scores.push_back(head.accumulated[head.order[i]]);
-            }
+            const float * of_head = cache->work(layer, g).score;
+            scores.insert(scores.end(), of_head, of_head + 4);
         }
     }
     return scores;

@@ -18,7 +18,6 @@ std::vector<edgekv_policy> policies() {
     all.push_back(policy_of(EDGEKV_BASE_SNAPKV));
     all.back().critical = 1;
     all.back().alpha    = 0.5;
-    all.back().carry    = 0.65;
     all.push_back(policy_of(EDGEKV_BASE_H2O));
     all.back().spread    = EDGEKV_SPREAD_LAYER;
     all.back().safeguard = 0.2;

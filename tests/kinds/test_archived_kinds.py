@@ -111,11 +111,10 @@ def test_sessions_of_every_kind_come_back_from_the_disk_and_fork(family_model, n
         assert fork.stats.recalled_cells == session.stats.recalled_cells
 
 
-@pytest.mark.parametrize("policy", ["keydiff", pytest.param("keydiff+merge", marks=pytest.mark.no_device)])
 @pytest.mark.parametrize("name", OF_EACH_STATE)
-def test_sessions_of_every_kind_recall(family_model, name, policy):
+def test_sessions_of_every_kind_recall(family_model, name):
     """A model without cells archives and recalls nothing."""
-    options = OPTIONS | {"policy": policy, "block": 32, "archive": "1MiB", "reposition": "never"}
+    options = OPTIONS | {"block": 32, "archive": "1MiB", "reposition": "never"}
     with edgekv.Runtime(family_model(name), **options) as rt, rt.session() as session:
         session.read("the old house by the river " * 20)
         list(session.chat("What is there?", max_tokens=4, sampling=GREEDY, ignore_eos=True))

@@ -141,7 +141,7 @@ def test_cells_are_those_of_the_plan(tiny_model):
 @pytest.mark.parametrize("focus", [True, False])
 @pytest.mark.parametrize(
     "policy",
-    ["keydiff", "h2o", "ahakv", "snapkv+caote", "tova+critical", "h2o+pyramid+ada", "keydiff+merge(cells=40)"],
+    ["keydiff", "h2o", "ahakv", "snapkv+caote", "tova+critical", "h2o+pyramid+ada"],
 )
 def test_the_native_byte_counter_equals_the_estimate(tiny_model, policy, focus):
     import ctypes

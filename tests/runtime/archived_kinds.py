@@ -10,7 +10,6 @@ KINDS = {
     "turned": {"reposition": "always"},
     "q8_0": {"kv_type": "q8_0"},
     "heads apart": {"policy": "keydiff+ada"},
-    "means": {"policy": "keydiff+ada+merge"},
     "slots": {"parallel": 2},
 }
 
@@ -19,6 +18,6 @@ def each_kind(kinds, names=False):
     """Parameters of a test with all kinds, by name: their options, or with `names` the names themselves."""
 
     def marks(options):
-        return pytest.mark.no_device if "+merge" in options.get("policy", "") or "parallel" in options else ()
+        return pytest.mark.no_device if "parallel" in options else ()
 
     return [pytest.param(name if names else it, id=name, marks=marks(it)) for name, it in kinds.items()]

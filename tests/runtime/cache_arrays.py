@@ -48,7 +48,7 @@ class Heads:
         `layer_budgets`."""
         n_fresh, self._seen = cache.n_past - self._seen, cache.n_past
         every_row = policy.base.name == "h2o" or getattr(policy.base, "recent_accumulation", True) is False
-        carries_on = every_row or generating or getattr(policy.base, "carry", False)
+        carries_on = every_row or generating
         heads = {}
         for layer in range(self.n_layer):
             queries = rows = scale = None
@@ -69,10 +69,6 @@ class Heads:
                         queries[g] = [turned_ahead(of_head, rows, *ahead) for of_head in queries[g]]
                 values = read_rows(cache, layer, g, values=True)
                 carried = self._carried.get((layer, g), {}) if carries_on else {}
-                share = getattr(policy.base, "carry", 0)
-                fading = (
-                    share ** (n_fresh / budget - 1) if share else 1.0
-                )  # over a whole budget of tokens it is `share`
                 keys = read_rows(cache, layer, g)
                 if policy.base.before_rope and len(self.rope[layer][0]):
                     keys = rope_at(keys, -cache.positions(layer, g, rope=True), *self.rope[layer])
@@ -84,13 +80,13 @@ class Heads:
                     query_positions=rows,
                     part_ends=self.part_ends if probed else (),
                     scale=scale,
-                    accumulated=np.array([carried.get(int(p), 0.0) * fading for p in positions]),
+                    accumulated=np.array([carried.get(int(p), 0.0) for p in positions]),
                     wo_norm=None if self.w_o is None else wo_norms(values, self.w_o[layer][g]),
                     budget=layer_budgets[layer],
                     layer=layer,
                     head=g,
                 )
-                if policy.base.name in ("h2o", "ahakv") or getattr(policy.base, "carry", False):
+                if policy.base.name in ("h2o", "ahakv"):
                     accumulated = policy.accumulate(head)
                     self._carried[layer, g] = dict(zip(positions.tolist(), accumulated.tolist(), strict=True))
                 heads[layer, g] = head

@@ -406,7 +406,7 @@ def carried(cache, name):
     return {(*at, int(p)): float(v) for at, of_head, its in by_head for p, v in zip(of_head, its, strict=True)}
 
 
-@pytest.mark.parametrize("policy", ["h2o", "ahakv", "snapkv(carry=0.5)"])
+@pytest.mark.parametrize("policy", ["h2o", "ahakv"])
 def test_a_recalled_cell_begins_with_a_score_of_zero(open_archived, file, policy):
     """As one that is fed. The others keep theirs, and at the next eviction all compete."""
     with open_archived(policy=policy, focus_policy=None) as rt:

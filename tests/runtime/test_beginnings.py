@@ -14,7 +14,7 @@ from edgekv.conversations import beginnings
 from edgekv.generation.sampler import GREEDY
 from edgekv.store import snapshot_file
 
-POLICIES = ["keydiff", "snapkv+ada", "h2o", "snapkv(window=16, carry=0.65)", "keydiff+critical"]
+POLICIES = ["keydiff", "snapkv+ada", "h2o", "snapkv(window=16)", "keydiff+critical"]
 SYSTEM = words(40, "rule")
 BOOK = words(300)
 BLOCK = 32

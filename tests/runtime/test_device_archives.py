@@ -25,7 +25,7 @@ from test_turned_archive import (  # noqa: F401 (likewise)
 
 from edgekv.generation.sampler import GREEDY
 
-STAGED = {name: options for name, options in KINDS.items() if name not in ("means", "slots")} | {
+STAGED = {name: options for name, options in KINDS.items() if name != "slots"} | {
     "q4_0": {"kv_type": "q4_0"},
     "q8_0 turned, heads apart": {"kv_type": "q8_0", "reposition": "always", "policy": "keydiff+ada"},
     "a full archive, turned": {"archive": 1 << 18, "reposition": "always"},

@@ -20,11 +20,11 @@ BUDGET = 48
 OPTIONS = Options(block=32, recent=8, threads=1, probe_tokens=16, prompt_lookup="on")
 KINDS = [
     {"policy": "h2o"},
-    {"policy": "snapkv(window=16, carry=0.65)", "focus": False},
+    {"policy": "snapkv(window=16)", "focus": False},
     {"policy": "keydiff+critical", "kv_type": "q8_0"},
     {"policy": "tova", "reposition": "always", "kv_type": "q4_0"},
     {"policy": "h2o+ada", "focus": False},
-    {"policy": "tova", "focus_policy": "snapkv(window=16, carry=0.65)+critical"},
+    {"policy": "tova", "focus_policy": "snapkv(window=16)+critical"},
 ]
 TOKENS = np.random.default_rng(3).integers(3, 500, 400).tolist()
 TOKEN, DRAFT, OTHER = 7, [11, 13, 17], [401, 402, 403]

@@ -14,7 +14,7 @@ from edgekv.testing.models.families import make_family
 
 SETTINGS = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "probe_tokens": 16}
 POLICIES = [
-    *("keydiff", "snapkv(window=16, carry=0.65)", "h2o", "ahakv", "tova", "l2norm", "sink", "random"),
+    *("keydiff", "snapkv(window=16)", "h2o", "ahakv", "tova", "l2norm", "sink", "random"),
     *("keydiff+critical", "snapkv+caote", "keydiff+ada(scope=model)", "h2o+ada", "snapkv+pyramid"),
 ]
 SHAPE = {"n_layer": 2, "n_ctx_train": 2048, "head_dim": 64, "quantization": "Q8_0"}

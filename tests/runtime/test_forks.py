@@ -17,8 +17,7 @@ KINDS = {
     "archive on the disk": ARCHIVED | {"swap_memory": 0},
     "archive and slots": ARCHIVED | {"parallel": 3},
     "turned keys": ARCHIVED | {"reposition": "always", "swap_memory": 0},
-    "means": ARCHIVED | {"policy": "keydiff+ada+merge", "swap_memory": 0},
-    "turned means": ARCHIVED | {"policy": "keydiff+ada+merge", "reposition": "always", "swap_memory": 0},
+    "heads apart": ARCHIVED | {"policy": "keydiff+ada", "swap_memory": 0},
     "queries": {"policy": "snapkv", "swap_memory": 0},
 }
 HERE = [pytest.param(options, False, id=f"{name}, here") for name, options in KINDS.items()]

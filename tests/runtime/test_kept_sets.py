@@ -45,7 +45,7 @@ VARIANTS = [
     "l2norm(kernel=5)",
     "snapkv(window=40, kernel=15, pool=max)",
     "snapkv(window=8)+caote(rounds=4)",
-    "snapkv(window=20, carry=0.9)",
+    "snapkv(window=20)",
     "snapkv(window=20, pool=max, pool_rows=on)",
     "snapkv(aggregate=max)+critical(epsilon=0.1, relative=on)",
     "expected(window=40, future=64, kernel=15)",
@@ -74,7 +74,7 @@ GIVEN_MORE = [
     "keydiff(rope=off)",
     "keydiff(rope=off, metric=dot, kernel=15)+caote+critical",
     "snapkv(window=8)+caote(rounds=4)",
-    "snapkv(window=20, carry=0.9)",
+    "snapkv(window=20)",
     "snapkv(window=20, pool=max, pool_rows=on)",
     "expected(window=40, future=64, kernel=15)",
     "ahakv(recent_accumulation=off)",
@@ -86,7 +86,7 @@ CASES += diagonal(QUANTISED, ["q8_0", "q4_0"], whole=["keydiff", "snapkv", "h2o"
 
 SHARED = [  # heads or layers differ in how many cells they keep
     *(f"{base.name}+ada" for base in BASES),
-    "snapkv(window=20, carry=0.9)+ada",
+    "snapkv(window=20)+ada",
     "snapkv+critical+ada",
     "snapkv+caote+ada",
     "h2o+caote(rounds=4)+ada",
@@ -117,7 +117,7 @@ SHARED_DAILY = [  # every way to share, of bases that read each kind of array; t
     "keydiff+ada",
     "h2o+ada",
     "expected+ada",
-    "snapkv(window=20, carry=0.9)+ada",
+    "snapkv(window=20)+ada",
     "snapkv+critical+ada",
     "h2o+caote(rounds=4)+ada",
     "h2o+ada(safeguard=0)",
@@ -215,8 +215,8 @@ def test_no_head_keeps_more_than_it_may(tmp_path):
 PROBED = [
     "keydiff",
     "snapkv",
-    "snapkv(window=64, kernel=15, carry=0.8)+critical",
-    "snapkv(window=64, kernel=15, pool_rows=on, aggregate=max, carry=0.8)+critical(epsilon=0)",
+    "snapkv(window=64, kernel=15)+critical",
+    "snapkv(window=64, kernel=15, pool_rows=on, aggregate=max)+critical(epsilon=0)",
     "tova",
     "h2o",
     "ahakv",
@@ -272,7 +272,7 @@ def test_a_probe_keeps_what_the_reference_keeps_by_its_queries(tiny_model, uneve
 @pytest.mark.parametrize(
     ("spec", "focus_policy", "options"),
     [
-        ("snapkv+caote", "snapkv(window=20, kernel=15, carry=0.65)+critical", {}),
+        ("snapkv+caote", "snapkv(window=20, kernel=15)+critical", {}),
         ("tova", "h2o+ada", {"reposition": "always"}),
         ("snapkv(window=20)+ada", "tova", {}),
     ],
@@ -311,10 +311,10 @@ PARTS = (7, 18, 40)
     ("spec", "options"),
     [
         ("snapkv", {}),
-        ("snapkv(window=64, kernel=15, carry=0.65)+critical", {}),
+        ("snapkv(window=64, kernel=15)+critical", {}),
         ("snapkv(window=64, kernel=61, aggregate=max)", {}),
         ("snapkv(window=64, kernel=61, aggregate=max)", {"kv_type": "q4_0"}),
-        ("snapkv(window=9, carry=0.8)", {"reposition": "always"}),
+        ("snapkv(window=9)", {"reposition": "always"}),
         ("snapkv(aggregate=max, pool_rows=on)", {}),
         ("snapkv+critical+ada(scope=model)", {}),
         ("tova+caote", {"kv_type": "q8_0"}),

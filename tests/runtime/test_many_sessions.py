@@ -19,7 +19,7 @@ from edgekv.conversations.stored_snapshot import StoredSnapshot
 from edgekv.generation.sampler import GREEDY
 from edgekv.loop import slot_turns
 
-POLICIES = ["keydiff", "h2o", "ahakv", "snapkv(window=16, carry=0.65)", "keydiff+critical", "snapkv+ada"]
+POLICIES = ["keydiff", "h2o", "ahakv", "snapkv(window=16)", "keydiff+critical", "snapkv+ada"]
 LIMIT_S = 100
 
 

@@ -18,7 +18,7 @@ from edgekv.binding.cache import Cache
 from edgekv.cells.speculation import NgramProposer, SpeculationGate
 from edgekv.generation.sampler import GREEDY
 
-POLICIES = ["keydiff", "h2o", "ahakv", "snapkv(window=16, carry=0.65)", "keydiff+critical", "snapkv+ada"]
+POLICIES = ["keydiff", "h2o", "ahakv", "snapkv(window=16)", "keydiff+critical", "snapkv+ada"]
 
 
 @pytest.fixture(scope="module")
@@ -344,7 +344,7 @@ def foreseen(monkeypatch):
 
 
 @pytest.mark.usefixtures("talkative")
-@pytest.mark.parametrize("policy", ["keydiff", "h2o", "snapkv(window=16, carry=0.65)"])
+@pytest.mark.parametrize("policy", ["keydiff", "h2o", "snapkv(window=16)"])
 def test_a_draft_is_dropped_when_another_session_steps(open_parallel, foreseen, policy):
     """The step takes the place of its logits. Drafts are made again when the other reply has ended."""
     with open_parallel(policy=policy, prompt_lookup="off") as rt, rt.session() as a, rt.session() as b:

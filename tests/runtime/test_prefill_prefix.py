@@ -9,7 +9,7 @@ from test_snapshot import Steps, held
 
 import edgekv
 
-POLICIES = ["keydiff", "snapkv+ada", "h2o", "snapkv(window=16, carry=0.65)", "keydiff+critical"]
+POLICIES = ["keydiff", "snapkv+ada", "h2o", "snapkv(window=16)", "keydiff+critical"]
 DRAWN = edgekv.Sampling(temperature=1.5, seed=3)
 QUESTION = "Which words are there?"
 

@@ -20,7 +20,7 @@ from edgekv.generation.sampler import GREEDY, Sampler
 from edgekv.models.header import Header
 from edgekv.store.log import TokenLog
 
-POLICIES = ["keydiff", "snapkv+ada", "h2o", "snapkv(window=16, carry=0.65)", "keydiff+critical", "ahakv"]
+POLICIES = ["keydiff", "snapkv+ada", "h2o", "snapkv(window=16)", "keydiff+critical", "ahakv"]
 DRAWN = edgekv.Sampling(temperature=1.5, seed=3)
 
 

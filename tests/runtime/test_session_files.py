@@ -33,12 +33,12 @@ STATEFUL = [
     "keydiff",
     "h2o",
     "ahakv",
-    "snapkv(window=16, carry=0.65)+critical",
+    "snapkv(window=16)+critical",
     "keydiff+critical",
     "snapkv+ada",
     "h2o+pyramid",
 ]
-TWO = {"policy": "tova+ada", "focus_policy": "snapkv(window=16, carry=0.65)+critical"}  # reading is scored by another
+TWO = {"policy": "tova+ada", "focus_policy": "snapkv(window=16)+critical"}  # reading is scored by another
 
 
 def ask(session, question="What was it?", n=40, **options):

@@ -20,7 +20,7 @@ POLICIES = [
     "keydiff",
     "snapkv+ada",
     "h2o",
-    "snapkv(window=16, carry=0.65)",
+    "snapkv(window=16)",
     "keydiff+critical",
     "ahakv",
     "expected",

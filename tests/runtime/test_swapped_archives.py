@@ -14,9 +14,8 @@ from edgekv.generation.sampler import GREEDY
 
 SWAPPED = ARCHIVED | {"swap_memory": 0}
 # the most bytes of a snapshot beside an archive, as a part of a whole one: with turned keys, values alone are left out
-MOST = dict.fromkeys(KINDS, 0.25) | {"turned": 0.65, "means": 0.75, "turned means": 1.01}
+MOST = dict.fromkeys(KINDS, 0.25) | {"turned": 0.65}
 KINDS_THAT_SWAP = {name: options for name, options in KINDS.items() if name != "slots"}
-KINDS_THAT_SWAP["turned means"] = KINDS["means"] | KINDS["turned"]
 pytestmark = pytest.mark.usefixtures("talkative")
 
 
@@ -53,7 +52,7 @@ def swapped(open_runtime):
 
 @pytest.mark.parametrize("name", each_kind(KINDS_THAT_SWAP, names=True))
 def test_cells_come_back_to_the_bit(open_runtime, name):
-    """Recalled cells, means, turned keys, and rows that are not archived yet; again and again, beside new tokens."""
+    """Recalled cells, turned keys, and rows that are not archived yet; again and again, beside new tokens."""
     with open_runtime(**SWAPPED | KINDS_THAT_SWAP[name]) as rt, rt.session() as session, rt.session() as other:
         other.read(words(3))
         session.read(words(150))

@@ -289,26 +289,6 @@ def test_a_recall_ends_the_roundings_of_keys_that_were_turned_often(open_runtime
         program.close()
 
 
-@pytest.mark.no_device
-def test_a_mean_is_turned_as_it_is(open_runtime, file):
-    """A mean has no archived row: the one of its position is that of the token which it began with."""
-    with open_runtime(**OPTIONS, policy="keydiff+merge") as rt:
-        program = Program(rt, file, "keydiff+merge")
-        for seed in range(3):
-            program.cache.feed(tokens_of(BLOCK, seed))
-            program.archive.append(program.cache)
-            program.cache.compact(program.policy, BUDGET, n_sink=4, recent=8)
-        program.cache.compact(parse_policy("keydiff"), BUDGET - 4, n_sink=4, recent=8, reposition=True)
-        hot = program.now()
-        assert program.recall() == N_RECALLED
-        now = program.now()
-        for place, (_, value, _) in hot.items():
-            within_a_rounding(now[place][0], program.turned(place, now[place][2], hot), "f16")
-            assert (now[place][1] == value).all()
-        assert sum(now[place][2] > at for place, (*_, at) in hot.items()) > len(hot) / 2
-        program.close()
-
-
 def key_bytes(program, place):
     """Return where the key of a place lies in the file: (first byte, bytes)."""
     layer, g, position = place

@@ -192,28 +192,6 @@ def test_a_damaged_snapshot_is_refused(open_archived, file):
         archive.close()
 
 
-@pytest.mark.no_device
-def test_means_of_a_head_that_gets_few_count_as_before(open_archived, file):
-    """Logits are to the bit those of the same cells as an eviction would have kept them."""
-    with open_archived("keydiff+ada+merge(cells=8)") as rt:
-        cache, archive, _ = divided(rt, file, budgets=[[82, 46], [90, 38]])
-        archive.recall(cache, N_RECALLED, **SPAN)
-        snapshot, meta = cache.snapshot(), SnapshotMeta.read(CachedSource(cache))
-        n_short, kept = meta.n_short.tolist(), meta.kept.tolist()
-        assert max(n_short) >= 10
-        counts = np.split(meta.carried["log_count"].view(np.float32), np.cumsum(meta.cells)[:-1])
-        begins = [n - short for n, short in zip(kept, n_short, strict=True)]
-        assert any((of[begin:n] > 0).any() for of, begin, n in zip(counts, begins, kept, strict=True))
-        cache.feed(tokens_of(5, seed=5), want_logits=True)
-        logits = rt.context.logits_array().tobytes()
-        n_numbers = meta.n_bytes
-        meta.kept[:], meta.n_short[:], meta.header.n_filled = meta.cells, 0, 0
-        cache.restore(CacheSnapshot(np.concatenate([meta.to_bytes(), snapshot.data[n_numbers:]])))
-        cache.feed(tokens_of(5, seed=5), want_logits=True)
-        assert rt.context.logits_array().tobytes() == logits
-        archive.close()
-
-
 @pytest.mark.parametrize(("head_dim", "uneven"), [(64, True), (672, False)])
 def test_an_archive_that_began_late_gives_heads_what_each_lacks(tiny_model, file, head_dim, uneven):
     """Heads that keep equally many lack different numbers of the tokens that are archived. A graph of llama.cpp's own

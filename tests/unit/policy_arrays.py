@@ -28,11 +28,10 @@ VARIANTS = [
     "snapkv(window=1)",
     "snapkv(kernel=1)",
     "snapkv(pool=max)",
-    "snapkv(carry=0.9)",
     "snapkv(window=8, kernel=15, pool=max)",
     "snapkv(pool=max, pool_rows=on)",
     "snapkv(aggregate=max)",
-    "snapkv(window=5, pool_rows=on, aggregate=max, carry=0.5)",
+    "snapkv(window=5, pool_rows=on, aggregate=max)",
     "expected(window=8, kernel=15)",
     "expected(covariance=off)",
     "expected+critical(alpha=0, epsilon=0)",
@@ -74,7 +73,7 @@ SHARED = [  # specs whose heads may keep different numbers of cells
 
 def legal_combinations():
     """Every base alone, and with one or two wrappers that score or choose, where they go together."""
-    wrapping = [name for name in WRAPPERS if name not in ("ada", "pyramid", "merge")]
+    wrapping = [name for name in WRAPPERS if name not in ("ada", "pyramid")]
     for base in POLICIES:
         for n_wrappers in range(3):
             for wrappers in itertools.product(wrapping, repeat=n_wrappers):
@@ -179,7 +178,6 @@ def names_read(policy):
     reads = {"queries", "values"} & policy.reads
     reads |= {"values", "w_o"} if "wo_norm" in policy.reads else set()
     reads |= {"accumulated"} if policy.base.name in ("h2o", "ahakv") else set()
-    reads |= {"accumulated"} if getattr(policy.base, "carry", 0) else set()
     return reads | (set() if policy.base.name in ("sink", "random") else {"keys"})
 
 

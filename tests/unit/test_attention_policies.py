@@ -56,13 +56,10 @@ class TestWeights:
         (scores,) = score("h2o", **HEAD, accumulated=gathered, backend=backend)
         np.testing.assert_allclose(scores, gathered[0] + ROWS.sum(axis=0), **NEAR)
 
-    def test_snapkv_carries_a_share_of_the_score_before(self, backend):
-        before = np.array([[0.5, 0.1, 0, 0.2, 0.9, 0]])
-        arguments = HEAD | {"accumulated": before, "backend": backend}
-        (fresh,) = score("snapkv(window=2, kernel=1)", **arguments)
-        np.testing.assert_allclose(fresh, ROWS.mean(axis=0), **NEAR)
-        (scores,) = score("snapkv(window=2, kernel=1, carry=0.5)", **arguments)
-        np.testing.assert_allclose(scores, np.maximum(ROWS.mean(axis=0), before[0] / 2), **NEAR)
+    def test_snapkv_is_the_mean_of_rows_whatever_was_gathered(self, backend):
+        gathered = np.array([[0.5, 0.1, 0, 0.2, 0.9, 0]])
+        (scores,) = score("snapkv(window=2, kernel=1)", **HEAD, accumulated=gathered, backend=backend)
+        np.testing.assert_allclose(scores, ROWS.mean(axis=0), **NEAR)
 
     @pytest.mark.parametrize(
         ("spec", "expected"),

@@ -125,7 +125,7 @@ def test_focus_takes_its_queries_from_a_policy_that_reads_some():
     assert Options(probe_tokens=10, focus=False, archive="off").probe_cells == 0
 
 
-@pytest.mark.parametrize("policy", ["h2o+ada", "ahakv", "snapkv(carry=0.5)+critical"])
+@pytest.mark.parametrize("policy", ["h2o+ada", "ahakv", "h2o+critical"])
 def test_scores_that_stay_with_the_cells_are_those_of_one_policy(policy):
     with pytest.raises(ConfigError, match=r"focus_policy=tova with policy=.*; leave focus_policy out"):
         Options(policy=policy, focus_policy="tova")

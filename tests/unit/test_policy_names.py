@@ -131,7 +131,7 @@ def test_spellings(spec):
         ("snapkv(kernel=3)x", "is not spelt base"),
         ("snapkv)", "is not spelt base"),
         ("snapkv((kernel=3))", "is not spelt base"),
-        ("keydiff+merge+merge", "merge cannot follow merge"),
+        ("keydiff+ada+ada", "ada cannot follow ada"),
         ("keydiff+ada+critical", "critical cannot follow ada"),
         ("sink+ada", "policy.spread compares the scores of heads"),
         (

@@ -31,7 +31,7 @@ struct GivenHead {
         described(described_by(of_policy, of_cells)), policy(*of_policy), keys(given(*described.keys)),
         values(optional<Rows>(described.values)), queries(optional<edgekv_queries>(of_queries)),
         order(order_by_position(described.positions, keys.n())),
-        cells{ keys, values ? &*values : nullptr, described.positions, nullptr, order.data(), described.accumulated, described.wo_norm,
+        cells{ keys, values ? &*values : nullptr, described.positions, order.data(), described.accumulated, described.wo_norm,
                nullptr, nullptr, queries ? &*queries : nullptr, described.layer, described.head } {
         check(*policy);
         check(*policy, cells, budget);
@@ -114,7 +114,7 @@ enum edgekv_status edgekv_select(const float * scores, const int32_t * positions
         const auto           order = order_by_position(positions, n);
         std::vector<float>   line(n);
         std::vector<uint8_t> keep(n);
-        select({ scores, positions, nullptr, order.data(), n }, budget, protects, line.data(), keep.data());
+        select({ scores, positions, order.data(), n }, budget, protects, line.data(), keep.data());
         *n_kept = write_kept(order, keep, kept);
     });
 }
@@ -135,7 +135,7 @@ enum edgekv_status edgekv_allot(const struct edgekv_policy * policy, const struc
             const edgekv_scored head = given(element(heads, g));
             require((head.scores && head.positions) || head.n == 0, "scores or positions of a head are NULL");
             orders.push_back(order_by_position(head.positions, head.n));
-            ranked.push_back({ head.scores, head.positions, nullptr, orders.back().data(), head.n });
+            ranked.push_back({ head.scores, head.positions, orders.back().data(), head.n });
             n_cells += head.n;
         }
         std::vector<float> line(n_cells);

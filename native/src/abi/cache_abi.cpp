@@ -2,7 +2,6 @@
 #include "archive/archive.h"
 #include "cache/cache.h"
 #include "evict/compaction.h"
-#include "evict/merge.h"
 #include "hooks/given.h"
 #include "hooks/status.h"
 
@@ -37,7 +36,6 @@ enum edgekv_status edgekv_cache_params_for(const struct edgekv_policy * policy, 
         needs.wo_norms |= scoring->critical;
         needs.values |= traits.values || (custom && scoring->scorer->reads & EDGEKV_READS_VALUES);
         needs.ragged |= traits.ragged;
-        needs.n_merged = std::max(needs.n_merged, scoring->n_merged);
         needs.before_rope |= traits.before_rope || traits.ahead;
         if (custom) {
             needs.custom_reads |= scoring->scorer->reads | EDGEKV_READS_POSITIONS;
@@ -214,16 +212,6 @@ enum edgekv_status edgekv_cache_positions(const struct edgekv_cache * cache, uin
         require(cache && positions, "cache or positions is NULL");
         const HeadView cells = cache->cells(layer, head);
         std::transform(cells.order, cells.order + cells.n, positions, [&](uint32_t cell) { return cells.position[cell]; });
-    });
-}
-
-enum edgekv_status edgekv_cache_counts(const struct edgekv_cache * cache, uint32_t layer, uint32_t head, uint32_t * counts, char * err,
-                                       size_t err_size) {
-    return guard(err, err_size, [&] {
-        require(cache && counts, "cache or counts is NULL");
-        const HeadView cells = cache->cells(layer, head);
-        std::transform(cells.order, cells.order + cells.n, counts,
-                       [&](uint32_t cell) { return static_cast<uint32_t>(count_of(cells.log_count, cell)); });
     });
 }
 

@@ -34,7 +34,7 @@ struct edgekv_archive {
 
     // The rows that this archive has as the cells of a cache have them, which was fed its tokens.
     edgekv::FiledRows filed(const edgekv_cache & cache) const {
-        return { begin_, cache.has_turned_means() ? begin_ : end_, !cache.is_turned() && !is_turned() };
+        return { begin_, end_, !cache.is_turned() && !is_turned() };
     }
 
     // Throws Error for a cache whose rows are of other sizes.

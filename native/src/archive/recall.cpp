@@ -208,9 +208,9 @@ void Recall::turn_head(edgekv_cache & cache, uint32_t il, uint32_t g, int32_t en
     const HeadCells      cells = cache.cells(il, g);
     const size_t         size  = layer.k->nb[1];
     RowCopy * const      copy  = cache.is_copied(cache.pools()[layer.pool]) ? &cache.workspace().copy_k : nullptr;
-    const auto is_archived = [&](uint32_t cell) { // a mean has no archived row
+    const auto is_archived = [&](uint32_t cell) {
         const int32_t p = cells.position[cell];
-        return cells.log_count == nullptr && p >= archive_.begin() && p < archive_.end();
+        return p >= archive_.begin() && p < archive_.end();
     };
     positions.clear();
     for (uint32_t i = 0; i < cells.n; ++i) {

@@ -31,14 +31,6 @@ void require_divisible(const FlatCache & flat, uint32_t ragged) {
     }
 }
 
-void require_fine(const FlatCache & flat, uint32_t n_merged) {
-    const auto coarse = [](const FlatCache::Layer & layer) { return layer.k->type == GGML_TYPE_Q4_0 || layer.v->type == GGML_TYPE_Q4_0; };
-    if (n_merged > 0 && std::any_of(flat.layers().begin(), flat.layers().end(), coarse)) {
-        throw Error(EDGEKV_STATUS_INVALID_ARGUMENT, "merge needs cells in f16 or q8_0: in q4_0 a mean stops following what it takes in; use "
-                                                    "kv_type=q8_0, or a policy without merge");
-    }
-}
-
 } // namespace edgekv
 
 namespace {
@@ -102,17 +94,12 @@ void require_suited(const llama_context & ctx, const edgekv_cache_params & param
     }
     const Memory memory = memory_of(&ctx);
     require_divisible(*memory.flat, params.ragged);
-    require_fine(*memory.flat, params.n_merged);
     if (params.n_draft > 0 && (memory.windows != nullptr || memory.recurrent != nullptr)) {
         throw Error(EDGEKV_STATUS_UNSUPPORTED, "drafts need cells that can be dropped one by one, and this model keeps sliding windows "
                                                "or recurrent states; use n_draft = 0");
     }
     if (params.repositions != 0) {
         require_movable(ctx); // also where no layer has rows
-    }
-    if (params.n_merged > 0 && (!HostAttention::can_attend(*memory.flat) || staging() != Staging::automatic)) {
-        throw Error(EDGEKV_STATUS_UNSUPPORTED, "merge needs cells in the processor's memory and edgekv's own attention, which heads of more "
-                                               "than 640 elements do not fit; keep the cells there, or choose a policy without merge");
     }
 }
 
@@ -172,27 +159,11 @@ edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & para
         }
         windows_.emplace(*memory.windows);
     }
-    flat_.set_biases(cells_.at(0, 0).log_count);
     clear();
 }
 
 // A device may still write to the rings of queries, which are freed next.
-edgekv_cache::~edgekv_cache() {
-    llama_synchronize(ctx);
-    flat_.set_biases(nullptr);
-}
-
-bool edgekv_cache::has_means() const {
-    for (uint32_t il = 0; params_.n_merged > 0 && il < layers_.size(); ++il) {
-        for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
-            const HeadView head = cells(il, g);
-            if (std::any_of(head.log_count, head.log_count + head.n, [](float log_count) { return log_count > 0.0f; })) {
-                return true;
-            }
-        }
-    }
-    return false;
-}
+edgekv_cache::~edgekv_cache() { llama_synchronize(ctx); }
 
 void edgekv_cache::clear() {
     ctx->get_memory()->clear(false);
@@ -205,7 +176,6 @@ void edgekv_cache::clear() {
     n_fresh_   = 0;
     n_missed_  = 0;
     normed_    = 0;
-    turned_means_ = false;
     if (window_) {
         window_->clear();
     }

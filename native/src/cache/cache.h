@@ -74,11 +74,6 @@ struct edgekv_cache {
     // Whether a key, or the next token, has another RoPE position than its own.
     bool is_turned() const;
 
-    bool has_means() const; // whether a cell is one
-
-    // Whether keys were turned while cells were means, which nothing tells apart since.
-    bool has_turned_means() const { return turned_means_; }
-
     // Whether a recall may give some heads fewer tokens than others.
     bool takes_unevenly() const;
 
@@ -187,7 +182,6 @@ struct edgekv_cache {
     uint64_t                           draft_     = 0; // which one of the context's it was
     uint32_t                           n_fresh_   = 0; // tokens fed since the last compaction
     uint32_t                           n_missed_  = 0; // of these, tokens that another cache fed, and whose queries found no room here
-    bool                               turned_means_ = false; // likewise, of the cells now
     int32_t                            normed_    = 0; // positions before it have their norm1(V W_O)
 };
 
@@ -205,7 +199,5 @@ template <typename F> void each_head_of(const std::vector<edgekv_layer> & layers
 // Throw Error if layers of this cache cannot share cells as they would. ragged: sum of enum edgekv_ragged
 void require_divisible(const FlatCache & flat, uint32_t ragged);
 
-// Throw Error if a mean, which is stored again whenever it takes cells in, would be rounded further than they move it.
-void require_fine(const FlatCache & flat, uint32_t n_merged);
 
 } // namespace edgekv

@@ -15,18 +15,13 @@ struct CellParts {
     bool of_values;   // what a device makes of a value
     bool of_parts;    // what it makes of a cell by one part of a probe
     bool repositions; // RoPE positions
-    bool merges;      // how many cells each is the mean of
 };
-
-// The log_count of a cell that an archive gave back: it goes into no mean, for one has it already. Added to a logit it changes nothing.
-constexpr float recalled_log_count = -1e-30f;
 
 // One head's cells, n of them. All but `order` are indexed by cell.
 struct HeadCells {
     uint32_t   n;
     int32_t *  position;
     int32_t *  rope_position; // that the key is turned by; NULL if it is the position for ever
-    float *    log_count;     // log of how many cells it is the mean of; NULL if nothing is merged
     uint32_t * order;         // cells ascending by position
     float *    accumulated;   // what scorings left with the cells; NULL if nothing is carried
     float *    wo_norm;       // norm1(V W_O) of those that the cache counts as normed; NULL if no policy reads it
@@ -37,7 +32,6 @@ struct HeadView {
     uint32_t         n;
     const int32_t *  position;
     const int32_t *  rope_position;
-    const float *    log_count;
     const uint32_t * order;
     const float *    accumulated;
     const float *    wo_norm;
@@ -45,7 +39,7 @@ struct HeadView {
     const int32_t * rope_positions() const { return rope_position != nullptr ? rope_position : position; }
 };
 
-// Rows that a file has as the cells have them: those of cells at positions [begin, end) that are no means.
+// Rows that a file has as the cells have them: those of cells at positions [begin, end).
 struct FiledRows {
     int32_t begin = 0;
     int32_t end   = 0;
@@ -53,7 +47,7 @@ struct FiledRows {
 
     bool has(const HeadView & head, uint32_t cell, bool values) const {
         const int32_t p = head.position[cell];
-        return (values || keys) && p >= begin && p < end && (head.log_count == nullptr || head.log_count[cell] <= 0.0f);
+        return (values || keys) && p >= begin && p < end;
     }
 };
 
@@ -76,7 +70,6 @@ struct HeadWork {
     float *   of_value; // what a device made of values; NULL if none does
     float *   next;     // what is carried from now on; NULL if nothing is
     float *   new_norm; // wo_norm, where those that the cache does not count as normed get theirs; NULL likewise
-    uint32_t * group;   // of the means that cells go into; NULL if nothing is merged
 };
 
 // The state of all cells.
@@ -97,7 +90,6 @@ class CellArrays {
     std::vector<uint32_t> order_;
     std::vector<float>    accumulated_;
     std::vector<float>    wo_norm_;
-    std::vector<float>    log_count_;
 };
 
 // What a compaction works in, for all cells.

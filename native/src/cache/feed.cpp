@@ -300,7 +300,7 @@ void edgekv_cache::fill(size_t n) {
             if (head.rope_position != nullptr) {
                 std::iota(head.rope_position + head.n - n, head.rope_position + head.n, rope_past);
             }
-            for (float * carried : { head.accumulated, head.wo_norm, head.log_count }) {
+            for (float * carried : { head.accumulated, head.wo_norm }) {
                 if (carried != nullptr) {
                     std::fill_n(carried + head.n - n, n, 0.0f); // not what an earlier cell left
                 }

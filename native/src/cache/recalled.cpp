@@ -65,9 +65,6 @@ void edgekv_cache::take_recalled(edgekv_recalled && given) noexcept {
             if (head.accumulated != nullptr) {
                 std::fill_n(head.accumulated + first, n, 0.0f); // as if it was fed now
             }
-            if (head.log_count != nullptr) {
-                std::fill_n(head.log_count + first, n, recalled_log_count);
-            }
             std::iota(head.order + first, head.order + head.n, first);
             const auto is_earlier = [&](uint32_t a, uint32_t b) { return head.position[a] < head.position[b]; };
             std::inplace_merge(head.order, head.order + first, head.order + head.n, is_earlier);

@@ -21,7 +21,6 @@ namespace {
 
 constexpr char    magic[8] = "edgekvs";
 constexpr int32_t max_past = 1 << 30; // tokens; room to go on
-constexpr float   most_log_count = 21.0f; // more than that of max_past
 
 // without padding they are compared and written as they lie
 static_assert(std::has_unique_object_representations_v<edgekv_snapshot_kind>);
@@ -78,8 +77,6 @@ struct Snapshot {
         header.rope_past = cache.rope_past;
         header.normed    = cache.normed_;
         header.n_fresh   = cache.n_fresh_;
-        header.divided   = int64_t(header.n_filled) < header.n_past;
-        header.merges    = cache.params_.n_merged > 0 ? 1 + uint32_t(cache.turned_means_) : 0;
         for (size_t h = 0; h < kept.size(); ++h) {
             kept[h]    = cache.flat_.head(h).kept;
             n_short[h] = cache.flat_.head(h).n_short;
@@ -105,7 +102,7 @@ struct Snapshot {
                  header.version, EDGEKV_SNAPSHOT_VERSION);
         }
         const edgekv_snapshot_kind kind = kind_of(cache);
-        if (std::memcmp(&kind, &header.kind, sizeof(kind)) != 0 || (header.merges > 0) != (cache.params_.n_merged > 0)) {
+        if (std::memcmp(&kind, &header.kind, sizeof(kind)) != 0) {
             throw Error(EDGEKV_STATUS_INVALID_ARGUMENT, "the snapshot is of another model, layout or cache type, or of a cache that "
                                                         "was opened with other params; restore it where it was taken");
         }
@@ -163,7 +160,6 @@ struct Snapshot {
         each_head([](const auto & head) { return head.order; });
         each_head([](const auto & head) { return head.accumulated; });
         each_head([](const auto & head) { return head.wo_norm; });
-        each_head([](const auto & head) { return head.log_count; });
     }
 
     // ... and rows(tensor, first byte, bytes) of those that no file has. If one has some, the cells are this snapshot's.
@@ -249,18 +245,16 @@ struct Snapshot {
         const auto & h       = header;
         const bool   is_even = kept.empty() || std::equal(kept.begin() + 1, kept.end(), kept.begin());
         expect(cache.flat_.fits(kept, h.n_filled) && (is_even || cache.params_.ragged != 0), "its heads hold too much");
-        expect(h.divided == uint32_t(int64_t(h.n_filled) < h.n_past) &&
-                   (h.divided != 0 || std::count(kept.begin(), kept.end(), 0u) == int64_t(kept.size())),
-               "cells were kept by no eviction");
+        const bool was_evicted = int64_t(h.n_filled) < h.n_past;
+        expect(was_evicted || std::count(kept.begin(), kept.end(), 0u) == int64_t(kept.size()), "cells were kept by no eviction");
         for (size_t head = 0; head < kept.size(); ++head) { // a recall leaves no head short of more than it fills, nor of all that was kept
             const bool takes = cache.takes_unevenly() && n_short[head] <= h.n_filled && n_short[head] < kept[head];
             expect(n_short[head] == 0 || takes, "its heads were given too few cells");
         }
-        const uint32_t n_used = h.divided + h.n_filled;
+        const uint32_t n_used = uint32_t(was_evicted) + h.n_filled;
         expect(n_used <= int64_t(h.rope_past) && h.rope_past <= h.n_past && h.n_past < max_past && (n_used > 0 || h.n_past == 0) &&
                    (h.kind.repositions != 0 || h.rope_past == h.n_past),
                "its next position is impossible");
-        expect(h.merges <= 2, "it says impossible things of its means");
         expect(h.normed >= 0 && h.normed <= h.n_past && int64_t(h.n_fresh) <= h.n_past, "it counts more tokens than it has");
         check_ring(cache);
         expect(std::all_of(lags.begin(), lags.end(), [&](int32_t lag) { return lag >= 0 && lag <= h.n_past; }),
@@ -314,11 +308,6 @@ struct Snapshot {
             }
             first += n;
         }
-        const char * log_counts = position + (header.rows_begin - numbers_end()) - n_all * sizeof(float); // the last array
-        for (size_t i = 0; header.merges != 0 && i < n_all; ++i) {
-            const auto log_count = number<float>(log_counts, i);
-            expect((log_count >= 0.0f || log_count == recalled_log_count) && log_count <= most_log_count, "its cells are means of impossibly many");
-        }
     }
 };
 
@@ -331,8 +320,7 @@ uint64_t edgekv_snapshot_estimate_bytes(const struct edgekv_shape * shape, const
         require(shape && params && numbers_bytes, "shape, params or numbers_bytes is NULL");
         const edgekv_cache_params needs = given(*params);
 
-        const uint64_t n_carried = 2 + (needs.repositions != 0) + (needs.accumulates != 0) + (needs.wo_norms != 0) +
-                                   (needs.n_merged > 0); // as each_carried has them
+        const uint64_t n_carried = 2 + (needs.repositions != 0) + (needs.accumulates != 0) + (needs.wo_norms != 0); // as each_carried has them
         const uint64_t n_numbers = shape->n_head_total * (2 + n_carried * n_cells) + needs.n_query_rows + shape->window_cells;
         *numbers_bytes           = sizeof(edgekv_snapshot) + n_numbers * sizeof(uint32_t);
         n_bytes                  = *numbers_bytes + n_cells * shape->cell_bytes +
@@ -385,7 +373,6 @@ void edgekv_cache::restore(const void * src, size_t size, bool with_rows) {
     n_fresh_  = header.n_fresh;
     n_missed_ = n_fresh_ - std::min(n_fresh_, params_.n_query_rows);
     normed_   = header.normed;
-    turned_means_ = header.merges == 2;
     if (window_) {
         window_->restore_text(n_past, snapshot.lags);
     }

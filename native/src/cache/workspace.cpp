@@ -18,7 +18,8 @@ size_t n_workers(const edgekv_shape & shape, const edgekv_cache_params & params,
 CellParts cell_parts(const edgekv_shape & shape, const edgekv_cache_params & params, Staging staging) {
     const bool graphs = is_staged(shape, staging) && staging != Staging::copies;
     const bool values = params.values != 0 || params.wo_norms != 0;
-    return { params.accumulates != 0, params.wo_norms != 0, (params.ragged & EDGEKV_RAGGED_SOFTMAX) != 0, graphs && values, graphs && params.n_probe_rows > 0, params.repositions != 0, params.n_merged > 0 };
+    return { params.accumulates != 0, params.wo_norms != 0, (params.ragged & EDGEKV_RAGGED_SOFTMAX) != 0,
+             graphs && values, graphs && params.n_probe_rows > 0, params.repositions != 0 };
 }
 
 uint64_t copied_query_bytes(const edgekv_shape & shape, const edgekv_cache_params & params, Staging staging) {
@@ -30,7 +31,6 @@ ScratchSize scratch_size(const edgekv_shape & shape, const edgekv_cache_params &
     ScratchSize size{ shape.n_cells_max, std::max(shape.head_dim_k, shape.head_dim_v) };
     size.n_rows   = std::max(params.n_query_rows, params.n_probe_rows);
     size.n_window = shape.n_group_max * size.n_rows;
-    size.n_merged = params.n_merged;
     if (params.wo_norms) {
         const bool   latent = shape.latent_dim_v > 0;
         const size_t dim    = latent ? shape.latent_dim_v : shape.head_dim_v; // of a value that W_O takes

@@ -55,8 +55,8 @@ uint32_t Compaction::max_protected() const {
     for (uint32_t il = 0; il < layers_.size(); ++il) {
         for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
             const HeadView head   = cache_.cells(il, g);
-            const Ranked    ranked = { nullptr, head.position, nullptr, head.order, head.n };
-            uint32_t        n      = 0;
+            const Ranked   ranked = { nullptr, head.position, head.order, head.n };
+            uint32_t       n      = 0;
             for (uint32_t i = 0; i < head.n; ++i) {
                 n += is_protected(ranked, i, *params_.protection);
             }
@@ -93,7 +93,7 @@ void Compaction::divide_heads() {
         for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
             const HeadView head = cache_.cells(il, g);
             const HeadWork found = cache_.work(il, g);
-            heads.push_back({ policy_.softmax ? found.softmax : found.score, head.position, nullptr, head.order, head.n });
+            heads.push_back({ policy_.softmax ? found.softmax : found.score, head.position, head.order, head.n });
             budgets_[first + g] = std::min(head.n, budgets_[first + g]);
         }
         if (policy_.spread == EDGEKV_SPREAD_LAYER) {

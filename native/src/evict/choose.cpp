@@ -1,6 +1,5 @@
 #include "evict/choose.h"
 
-#include "evict/merge.h"
 #include "hooks/status.h"
 #include "score/attention.h"
 
@@ -72,11 +71,11 @@ void score_cells(const edgekv_policy & policy, const Cells & cells, uint32_t bud
     }
 }
 
-// Mark the n_keep cells that stay as they are. ranked: all cells, by `weights`
-static void choose_whole(const edgekv_policy & policy, const Cells & cells, float * weights, Ranked ranked,
-                         const edgekv_protection & protection, size_t n_keep, Scratch & scratch, uint8_t * keep) {
-    const size_t n    = cells.keys.n();
-    float *      line = scratch.line.data();
+void choose(const edgekv_policy & policy, const Cells & cells, float * weights, const edgekv_protection & protection,
+            uint32_t n_keep, Scratch & scratch, uint8_t * keep) {
+    const size_t n      = cells.keys.n();
+    float *      line   = scratch.line.data();
+    Ranked       ranked = { weights, cells.positions, cells.order, n };
     if (policy.weigh != EDGEKV_WEIGH_NONE || policy.critical) { // others only rank, and a softmax of floats may end in ties
         normalise(policy, n, weights);
     }
@@ -95,15 +94,6 @@ static void choose_whole(const edgekv_policy & policy, const Cells & cells, floa
     float * second = scratch.norms.data();
     second_stage(policy, cells, ranked.scores, second);
     select_in_stages(ranked, second, policy, n_keep, protection, line, keep);
-}
-
-void choose(const edgekv_policy & policy, const Cells & cells, float * weights, const edgekv_protection & protection,
-            uint32_t n_keep, Scratch & scratch, uint8_t * keep) {
-    Ranked ranked     = { weights, cells.positions, cells.log_counts, cells.order, cells.keys.n() };
-    ranked.most_means = most_means(policy, ranked, protection, n_keep);
-    const size_t n_new = n_new_means(policy, ranked, n_keep);
-    choose_whole(policy, cells, weights, ranked, protection, n_keep - n_new, scratch, keep);
-    mark_means(policy, ranked, n_new, keep);
 }
 
 } // namespace edgekv

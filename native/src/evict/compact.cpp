@@ -6,7 +6,6 @@
 #include "llama-context.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 namespace edgekv {
@@ -22,7 +21,7 @@ void Compaction::check_provided() const {
     const uint32_t rows   = traits_.rows_read(cache_.ctx->get_cparams().n_ubatch);
     const bool     probed = params_.probed != 0 && rows > 0;
     const bool     fits   = (probed || rows <= cache_.params_.n_query_rows) && (!traits_.accumulates || cache_.params_.accumulates) &&
-                      (!policy_.critical || cache_.params_.wo_norms) && policy_.n_merged <= cache_.params_.n_merged &&
+                      (!policy_.critical || cache_.params_.wo_norms) &&
                       (!(traits_.before_rope || traits_.ahead) || cache_.params_.before_rope) &&
                       (cache_.shape.latent_dim_v == 0 || !traits_.values) &&
                       (!custom || ((policy_.scorer->reads | EDGEKV_READS_POSITIONS) & ~cache_.params_.custom_reads) == 0);
@@ -57,9 +56,8 @@ uint32_t Compaction::rows_of() const {
     if (params_.probed) {
         return std::min(traits_.every_row ? UINT32_MAX : wanted, cache_.window_->n_probe());
     }
-    const uint32_t n_rows      = std::min(wanted, cache_.window_->n_text(cache_.n_past));
-    const bool     counts_once = traits_.sums_up && traits_.carries_on(params_.generating != 0);
-    return counts_once ? std::min(n_rows, cache_.n_fresh_) : n_rows;
+    const uint32_t n_rows = std::min(wanted, cache_.window_->n_text(cache_.n_past));
+    return traits_.carries_on(params_.generating != 0) ? std::min(n_rows, cache_.n_fresh_) : n_rows;
 }
 
 // The rows that score, or those of each part of a probe.
@@ -101,10 +99,6 @@ Compaction::Compaction(const edgekv_cache & cache, const edgekv_compaction_param
         outcome_ = Outcome::counted;
         return;
     }
-    if (params_.reposition != 0) { // turned, they would be as near as what was read last, in numbers of what was read long ago
-        policy_.n_merged = 0;
-    }
-    policy_.carry = policy_.carry > 0.0 ? std::pow(policy_.carry, double(cache_.n_fresh_) / params_.budget) : 0.0;
     if (params_.budgets != nullptr) {
         policy_.spread = EDGEKV_SPREAD_HEAD; // nothing is left to share
     }
@@ -188,7 +182,6 @@ edgekv_compaction Compaction::commit(edgekv_cache & cache) {
 // Move what stays. If a device fails, rows are lost, and the cache is emptied.
 void Compaction::evict(edgekv_cache & cache) {
     cache.normed_  = policy_.critical ? cache.n_past : cache.normed_;
-    cache.turned_means_ |= params_.reposition != 0 && cache.has_means();
     const auto end = static_cast<int32_t>(*std::max_element(budgets_.begin(), budgets_.end()));
     try {
         on_layers([&](uint32_t il, Scratch & scratch) {

@@ -88,6 +88,6 @@ void Compaction::score_custom(uint32_t il, uint32_t begin, uint32_t end, const Q
         for (uint32_t i = 0; i < head.n; ++i) {
             work_.custom.by_cell_of(g)[head.order[i]] = *score++;
         }
-        require_finite({ work_.custom.by_cell_of(g), head.position, nullptr, head.order, head.n });
+        require_finite({ work_.custom.by_cell_of(g), head.position, head.order, head.n });
     }
 }

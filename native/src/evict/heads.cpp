@@ -1,7 +1,6 @@
 // What policies see of a head, by which its cells are scored, and those that stay are marked.
 #include "evict/choose.h"
 #include "evict/compaction.h"
-#include "evict/merge.h"
 
 #include <algorithm>
 #include <cmath>
@@ -78,7 +77,6 @@ void Compaction::with_head(uint32_t il, uint32_t g, const QueryRows & rows, bool
     const Cells seen     = { undone ? keys_before_rope(il, k, head) : rows_of_head(il, false, k, head.n),
                              &value_rows,
                              head.position,
-                             params_.reposition != 0 ? nullptr : head.log_count,
                              head.order,
                              has_past ? head.accumulated : nullptr,
                              head.wo_norm,
@@ -126,11 +124,4 @@ void Compaction::choose_head(uint32_t il, uint32_t g, Scratch & scratch) {
     with_head(il, g, parts_[0], false, values, scratch, [&](const HeadWork & found, const Cells & seen) {
         choose(policy_, seen, found.score, *params_.protection, budget, scratch, found.keep);
     });
-    if (policy_.n_merged > 0) {
-        const HeadView head  = cache_.cells(il, g);
-        const HeadWork found = cache_.work(il, g);
-        HostRows       k     = devices_.rows(il, g, false, head.n);
-        group_cells({ nullptr, head.position, head.log_count, head.order, head.n }, rows_of_head(il, false, k, head.n), found.keep, scratch,
-                    found.group);
-    }
 }

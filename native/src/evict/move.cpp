@@ -1,6 +1,5 @@
 // The moves of a compaction: survivors of a head close its gaps, then heads close up with one another.
 #include "evict/compaction.h"
-#include "evict/merge.h"
 #include "hooks/status.h"
 #include "llama-kv-cache.h"
 
@@ -24,9 +23,6 @@ void Compaction::close_gaps(edgekv_cache & cache, uint32_t il, Scratch & scratch
         HostRows        k      = devices_.rows(il, g, false, graphs != nullptr ? 0 : head.n);
         HostRows        v      = devices_.rows(il, g, true, graphs != nullptr || layer.is_latent() ? 0 : head.n);
 
-        if (policy_.n_merged > 0) {
-            merge_cells(head, cache_.work(il, g), k, layer.is_latent() ? nullptr : &v, scratch);
-        }
         uint32_t hole = 0;
         for (uint32_t cell = budget; cell < head.n; ++cell) {
             if (!keep[cell]) {
@@ -41,7 +37,7 @@ void Compaction::close_gaps(edgekv_cache & cache, uint32_t il, Scratch & scratch
                 std::memcpy(k.row(hole), k.row(cell), k_bytes);
                 std::memcpy(v.row(hole), v.row(cell), v_bytes);
             }
-            for (float * carried : { head.accumulated, head.wo_norm, head.log_count }) {
+            for (float * carried : { head.accumulated, head.wo_norm }) {
                 if (carried != nullptr) {
                     carried[hole] = carried[cell];
                 }
@@ -86,9 +82,6 @@ void Compaction::reposition(edgekv_cache & cache, uint32_t il, int32_t end) {
                 work_.turns[il].turn(k.row(cell), delta);
             }
         });
-        if (head.log_count != nullptr) {
-            std::fill_n(head.log_count, n_kept, 0.0f); // means are cells like others now
-        }
         k.commit(graphs != nullptr ? 0 : n_kept);
     }
     if (graphs != nullptr) {

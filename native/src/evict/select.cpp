@@ -54,7 +54,7 @@ void require_finite(const Ranked & cells) {
 
 namespace {
 
-// Mark the protected cells, and the newest means while there is room; or all where all fit. Returns the number of marked ones.
+// Mark the protected cells, or all where all fit. Returns the number of marked ones.
 size_t mark_protected(const Ranked & cells, size_t budget, const edgekv_protection & protection, uint8_t * keep) {
     size_t n_marked = 0;
     for (size_t i = 0; i < cells.n; ++i) {
@@ -64,14 +64,6 @@ size_t mark_protected(const Ranked & cells, size_t budget, const edgekv_protecti
         n_marked += keep[cell];
     }
     require_room(n_marked, budget);
-    budget = std::min(budget, n_marked + cells.most_means);
-    for (size_t i = cells.n; n_marked < budget && i-- > 0;) {
-        const uint32_t cell = cells.order[i];
-        if (keep[cell] == 0 && is_mean(cells, cell)) {
-            keep[cell] = 1;
-            ++n_marked;
-        }
-    }
     return n_marked;
 }
 

@@ -12,18 +12,13 @@ namespace edgekv {
 struct Ranked {
     const float *    scores;
     const int32_t *  positions;
-    const float *    log_counts; // log of how many cells each is the mean of, as HeadCells has it; NULL = each is itself alone
     const uint32_t * order;
     size_t           n;
-    size_t           most_means = 0; // that stay whatever their scores
 };
 
-// Whether a cell is the mean of several.
-inline bool is_mean(const Ranked & cells, uint32_t cell) { return cells.log_counts != nullptr && cells.log_counts[cell] > 0.0f; }
-
-// Mark the cells that stay: keep[cell] = 1 for min(n, budget) of them, 0 for the others. Protected cells first, then the newest
-// most_means means, then the best scores, ties to the later position; `line` is scratch of n floats. Throws Error when protected cells
-// exceed the budget or a score is not finite.
+// Mark the cells that stay: keep[cell] = 1 for min(n, budget) of them, 0 for the others. Protected cells first, then the best
+// scores, ties to the later position; `line` is scratch of n floats. Throws Error when protected cells exceed the budget or a score is
+// not finite.
 void select(const Ranked & cells, size_t budget, const edgekv_protection & protection, float * line, uint8_t * keep);
 
 // The same in two stages: of what the protected cells leave, the first stage's cells by cells.scores, the rest by `second` (n,).

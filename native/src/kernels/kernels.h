@@ -21,7 +21,6 @@ struct AttentionTile {
     const int32_t *  n_seen;  // (n_queries,): each sees the first ones of the cells
     const int32_t *  hidden;  // (n_queries, cells of logits): not 0 if a query does not see one of them; NULL = it sees all
     float            softcap; // 0 = none
-    const float *    biases;  // (n_cells,) of logits, after the softcap; NULL = none
     float *          logits;  // scratch, n_queries times as many as the cells that keys has memory for
     float *          most;    // (n_queries,) largest logit so far; -inf where there was none
     float *          sums;    // (n_queries,) of exp(logit - most)
@@ -40,7 +39,6 @@ struct AttentionPanel {
     const int32_t * n_seen;  // (n_lanes,): each sees the first ones of the cells, or none
     const int32_t * hidden;  // (n_cells, n_lanes): not 0 if a lane does not see one of them; NULL = it sees all
     float           softcap; // 0 = none
-    const float *   biases;  // (n_cells,) of logits, after the softcap; NULL = none
     float *         logits;  // scratch, (n_cells, n_lanes)
     float *         most;    // (n_lanes,) largest logit so far; -inf where there was none
     float *         sums;    // (n_lanes,) of exp(logit - most)

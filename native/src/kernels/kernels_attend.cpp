@@ -49,15 +49,12 @@ Whole load_whole(const int32_t * src) {
 
 // Turn a query's logits (n,) into exp(logit - most), 0 of cells that it does not see, and bring `most` and `sum` up to date. It sees
 // at least one cell. Returns what the sums of before are worth now.
-float weigh(float * logits, size_t n, uint32_t n_seen, const int32_t * hidden, float softcap, const float * biases, float & most, float & sum) {
+float weigh(float * logits, size_t n, uint32_t n_seen, const int32_t * hidden, float softcap, float & most, float & sum) {
     if (softcap > 0.0f) { // it would make a number of -inf
         for (size_t c = 0; c < n_seen; ++c) {
             const bool is_finite = (bits_of<int32_t>(logits[c]) & 0x7FFFFFFF) < infinity;
             logits[c]            = is_finite ? softcap * tanhf(logits[c] / softcap) : NAN;
         }
-    }
-    for (size_t c = 0; biases != nullptr && c < n_seen; ++c) {
-        logits[c] += biases[c];
     }
     Whole   largest = {}; // magnitude, in bits: they grow as floats do, and NaN is above inf
     Vector  top     = all(most);
@@ -187,9 +184,6 @@ void EDGEKV_OF_SET(attend_panel_)(const AttentionPanel & panel) {
     Lanes lanes(panel);
     const auto keep = [&](size_t cell, Vector (&logits)[n_parts]) {
         cap(logits, panel.softcap);
-        for (size_t p = 0; panel.biases != nullptr && p < n_parts; ++p) {
-            logits[p] += panel.biases[cell];
-        }
         lanes.see(cell, logits);
         std::memcpy(panel.logits + cell * n_lanes, logits, sizeof(logits));
     };
@@ -244,7 +238,7 @@ void EDGEKV_OF_SET(attend_tile_)(const AttentionTile & tile) {
             continue;
         }
         const int32_t * hidden = tile.hidden != nullptr ? tile.hidden + q * stride : nullptr;
-        const float     factor = weigh(logits, stride, tile.n_seen[q], hidden, tile.softcap, tile.biases, tile.most[q], tile.sums[q]);
+        const float     factor = weigh(logits, stride, tile.n_seen[q], hidden, tile.softcap, tile.most[q], tile.sums[q]);
         for (size_t k = 0; k < tile.dim_v; ++k) {
             tile.out[q * tile.dim_v + k] *= factor;
         }

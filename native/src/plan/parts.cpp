@@ -86,7 +86,6 @@ enum edgekv_status edgekv_context_parts(const struct llama_context * ctx, const 
         const Memory       held      = memory_of(ctx);
         const int          n_threads = std::max(1, ctx->get_cparams().n_threads_batch);
         require_divisible(*held.flat, needs.ragged);
-        require_fine(*held.flat, needs.n_merged);
 
         parts->graph_bytes += running_graph_bytes(*ctx);
         const uint64_t of_model  = parts->vocabulary_bytes + parts->graph_bytes;

@@ -150,16 +150,6 @@ const int32_t * AttentionPass::hidden(size_t i, size_t n, size_t n_cells, size_t
     return hidden_;
 }
 
-// Biases of the logits of n cells from `cell` on; NULL if all are 0.
-const float * AttentionPass::biases(const AttendedHead & cells, size_t cell, size_t n) {
-    const size_t end = cells.biases != nullptr ? std::min(cell + n, cells.n_biased) : 0;
-    if (end <= cell || std::all_of(cells.biases + cell, cells.biases + end, [](float bias) { return bias == 0.0f; })) {
-        return nullptr;
-    }
-    std::fill(std::copy(cells.biases + cell, cells.biases + end, biases_), biases_ + n, 0.0f);
-    return biases_;
-}
-
 // Read a tile. What nobody sees is 0: nothing may have been written there.
 void AttentionPass::read(const AttendedHead & cells, size_t cell, size_t n_read, uint64_t wanted) {
     const auto is_wanted = [wanted](size_t c) { return (wanted >> c & 1) != 0; };
@@ -193,11 +183,10 @@ void AttentionPass::add_tile(const AttendedHead & cells, size_t cell, size_t n_r
     read(cells, cell, n_read, seen.bits);
     const float * values = of_.is_latent ? keys_ : values_; // a latent is the first part of its key
     const size_t  stride = of_.is_latent ? tile_.dim_k : tile_.dim_v;
-    const float * biases = this->biases(cells, cell, n_read);
     if (!tile_.has_panels) {
         const int32_t * hidden = this->hidden(0, n, n_read, padded(n_read), 1);
-        kernels().attend_tile({ n, n_read, tile_.dim_k, tile_.dim_v, queries_, keys_, values, stride, n_seen_, hidden, of_.softcap, biases, logits_, most_,
-                           sums_, out_rows_ });
+        kernels().attend_tile({ n, n_read, tile_.dim_k, tile_.dim_v, queries_, keys_, values, stride, n_seen_, hidden, of_.softcap, logits_, most_, sums_,
+                                out_rows_ });
         return;
     }
     for (size_t i = 0; i < n; i += n_lanes) {
@@ -205,7 +194,7 @@ void AttentionPass::add_tile(const AttendedHead & cells, size_t cell, size_t n_r
         if (n_seen > 0) {
             const int32_t * hidden = this->hidden(i, n_lanes, n_seen, 1, n_lanes);
             kernels().attend_panel({ n_seen, tile_.dim_k, tile_.dim_v, queries_ + i * tile_.dim_k, keys_, values, stride, n_seen_ + i, hidden,
-                                     of_.softcap, biases, logits_, most_ + i, sums_ + i, out_rows_ + i * tile_.dim_v });
+                                     of_.softcap, logits_, most_ + i, sums_ + i, out_rows_ + i * tile_.dim_v });
         }
     }
 }

@@ -35,8 +35,6 @@ struct AttendedHead {
     const char *  keys; // of the first one
     const char *  values;
     size_t        n;
-    const float * biases = nullptr; // (n_biased,) of the logits of the first ones; NULL = none
-    size_t        n_biased = 0;
 };
 
 // What a query sees of a tile.
@@ -104,7 +102,6 @@ class AttentionPass {
     void      put_query(size_t i, const float * query);
     void      put_out(size_t i, float * dst) const;
 
-    const float *   biases(const AttendedHead & cells, size_t cell, size_t n);
     const int32_t * hidden(size_t i, size_t n, size_t n_cells, size_t next_query, size_t next_cell);
 
     // Of a query of KV head g: its query head, and its token.
@@ -126,7 +123,6 @@ class AttentionPass {
     float * const   logits_;
     int32_t * const hidden_;
 
-    float    biases_[most_cells];
     float    most_[most_at_once];
     float    sums_[most_at_once];
     size_t   tokens_[most_at_once];

@@ -168,14 +168,6 @@ class FlatCache {
     // Whether the rows can be laid out so, and then have n_open rows of every head open.
     bool fits(const std::vector<uint32_t> & kept, uint32_t n_open) const;
 
-    // Say what is added to the logits of kept cells: (n_cells_total(),) by `Head::cell` of a pool after the pools before it; NULL = nothing
-    void set_biases(const float * biases) { biases_ = biases; }
-
-    // Of the kept cells of a head, or NULL.
-    const float * biases(const Layer & layer, const Head & head) const {
-        return biases_ != nullptr ? biases_ + pools_[layer.pool].offset + head.cell : nullptr;
-    }
-
     // What this slot gets next goes to its open rows from the n_filled-th on.
     void begin_part(uint32_t n_filled) { n_filled_ = n_filled; }
 
@@ -197,7 +189,6 @@ class FlatCache {
     std::vector<Head>                    heads_; // of all layers
     std::unordered_map<uint32_t, size_t> index_; // by il of a reader
     QueryRings                           queries_;
-    const float *                        biases_ = nullptr;
     std::shared_ptr<Notes>               notes_ = std::make_shared<Notes>();
     std::vector<std::unique_ptr<FlatCache>> others_; // further slots
     BatchParts                           batch_;

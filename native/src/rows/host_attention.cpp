@@ -119,7 +119,7 @@ AttendedHead HostAttention::cells(size_t part, size_t g, const ggml_tensor &) co
     const FlatCache::Layer & layer = slot.layer(il_);
     const FlatCache::Head &  head  = slot.head(layer.first_head + g);
     return { row(*layer.k, head.first * layer.k->nb[1]), row(*layer.v, head.first * layer.v->nb[1]),
-             head.open() + slot.n_filled() + parts_[part].n_tokens, slot.biases(layer, head), head.kept };
+             head.open() + slot.n_filled() + parts_[part].n_tokens };
 }
 
 bool WindowAttention::can_attend(const ggml_tensor & k, const ggml_tensor & v, const ggml_tensor & mask) {

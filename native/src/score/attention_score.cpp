@@ -86,18 +86,12 @@ void score_attention(const edgekv_policy & policy, const Cells & cells, uint32_t
     if (traits.sharpened) {
         step_gains(policy, queries, n_rows, budget, scratch.gains.data());
     }
-    const float * carried = traits.accumulates ? cells.accumulated : nullptr;
     if (policy.base == EDGEKV_BASE_SNAPKV) {
         score_window(policy, cells, n_rows, scratch, scores);
-        for (size_t j = 0; carried != nullptr && j < n; ++j) {
-            const float before = static_cast<float>(policy.carry * carried[j]);
-
-            scores[j] = !std::isfinite(before) ? NAN : scores[j] < before ? before : scores[j]; // a NaN stays one
-        }
     } else {
         add_up(cells, n_rows, traits.sharpened ? scratch.gains.data() : nullptr, scratch, scores);
-        for (size_t j = 0; carried != nullptr && j < n; ++j) {
-            scores[j] += carried[j];
+        for (size_t j = 0; traits.accumulates && cells.accumulated != nullptr && j < n; ++j) {
+            scores[j] += cells.accumulated[j];
         }
     }
     if (traits.accumulates && accumulated != nullptr) {

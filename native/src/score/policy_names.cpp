@@ -125,7 +125,7 @@ const std::vector<Named> & bases() {
             protects("window") } },
         { "snapkv",
           base(EDGEKV_BASE_SNAPKV, 7, 32),
-          { rows("window", "W"), kernel(), pool(), aggregate(), share("carry", &edgekv_policy::carry),
+          { rows("window", "W"), kernel(), pool(), aggregate(),
             on_off("pool_rows", [](edgekv_policy & policy, bool on) { policy.pool_rows = on; }) } },
         { "ahakv",
           base(EDGEKV_BASE_AHAKV, 7, 32, all_of_ahakv),
@@ -186,10 +186,6 @@ const std::vector<Named> & wrappers() {
           sets(&edgekv_policy::pyramid, 20.0),
           { number("beta", &edgekv_policy::pyramid, 1.0, 1e300) },
           { "caote", "fastcaote", "critical", "ada" } },
-        { "merge",
-          sets(&edgekv_policy::n_merged, 16u),
-          { number("cells", &edgekv_policy::n_merged, 1u, 1024u) },
-          { "caote", "fastcaote", "critical", "ada", "pyramid" } },
     };
     return all;
 }

@@ -17,7 +17,6 @@ struct Cells {
     const Rows &           keys;
     const Rows *           values;
     const int32_t *        positions;   // (n,)
-    const float *          log_counts;  // (n,) log of how many cells each is the mean of; NULL = each is itself alone
     const uint32_t *       order;       // (n,)
     const float *          accumulated; // (n,), NULL = 0
     const float *          wo_norm;     // (n,)

@@ -15,15 +15,13 @@ template <typename F> void Scratch::each(const ScratchSize & size, F f) {
     f(rows, n_rows * size.dim);
     f(factors, n_rows);
     f(anchor, size.dim);
-    f(keys, (attend > 0 || size.n_merged > 0 ? n : 0) * size.dim);
+    f(keys, attend * n * size.dim);
     f(panel, attend * n_lanes * size.dim);
     f(logits, attend * n * n_lanes);
     f(weights, attend * n * n_lanes);
     f(window, size.n_window * size.dim);
     f(positions, size.n_rows);
     f(gains, size.n_rows);
-    f(means, 3 * size.n_merged * size.dim);
-    f(counts, size.n_merged);
     f(wo_values, size.wo_values);
     f(wo_latents, size.wo_latents);
     f(wo_slice, size.wo_slice);

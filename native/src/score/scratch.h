@@ -14,7 +14,6 @@ struct ScratchSize {
     size_t dim;           // of a key or value, at most
     size_t n_window  = 0; // query heads of one KV head x rows, at most; 0 = no attention
     size_t n_rows    = 0; // rows of queries, at most
-    size_t n_merged  = 0; // cells of a head that are means, at most
     size_t wo_values = 0; // values of one layer's KV heads whose norm1(V W_O) is computed at once, in floats
     size_t wo_latents = 0; // floats of latents that they are made of
     size_t wo_slice  = 0; // floats of a slice of W_O
@@ -41,8 +40,6 @@ struct Scratch {
     std::vector<float>    window;    // (n_window, dim) queries
     std::vector<int32_t>  positions; // (n_rows,) of the window
     std::vector<float>    gains;     // (n_rows,) scale of each row
-    std::vector<float>    means;     // (3, n_merged, dim)
-    std::vector<float>    counts;    // (n_merged,) of the cells of each
     std::vector<float>    wo_values; // values in panels
     std::vector<float>    wo_latents;
     std::vector<float>    wo_slice;  // rows of W_O

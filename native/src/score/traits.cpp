@@ -13,13 +13,12 @@ namespace {
 constexpr uint32_t most_rounds = 64; // each goes over all cells of a head
 
 enum class Queries { none, newest, some, every, scorers }; // `some`: policy.rows of them; `scorers`: as many as a scorer wants
-enum class Carried { never, part, sum };                   // part of it is the least that a score can be; rows are added to it
 
 // Flags are of policy.flags; 0 = no flag asks for it.
 struct Row {
     bool     keys;
     Queries  queries;
-    Carried  carried;
+    bool     accumulates; // rows are added to what a cell carries
     bool     comparable; // a score, made a weight, means the same in every head
     bool     ahead; // queries are those of positions to come
     uint32_t before_rope;
@@ -34,17 +33,17 @@ constexpr uint32_t before = EDGEKV_KEYDIFF_BEFORE_ROPE;
 
 // By enum edgekv_base.
 constexpr Row formulas[] = {
-    //             keys   queries            carried         comparable ahead  before_rope value_prior sharpened recent formula
-    /* SINK     */ { false, Queries::none,    Carried::never, false, false, 0,      0,     0,    0,      score_sink },
-    /* RANDOM   */ { false, Queries::none,    Carried::never, false, false, 0,      0,     0,    0,      score_random },
-    /* KEYDIFF  */ { true,  Queries::none,    Carried::never, true,  false, before, 0,     0,    0,      score_keydiff },
-    /* L2NORM   */ { true,  Queries::none,    Carried::never, true,  false, 0,      0,     0,    0,      score_l2norm },
-    /* H2O      */ { true,  Queries::every,   Carried::sum,   true,  false, 0,      0,     0,    0,      nullptr },
-    /* TOVA     */ { true,  Queries::newest,  Carried::never, true,  false, 0,      0,     0,    0,      nullptr },
-    /* SNAPKV   */ { true,  Queries::some,    Carried::part,  true,  false, 0,      0,     0,    0,      nullptr },
-    /* AHAKV    */ { true,  Queries::some,    Carried::sum,   true,  false, 0,      prior, gain, recent, nullptr },
-    /* CUSTOM   */ { false, Queries::scorers, Carried::never, false, false, 0,      0,     0,    0,      nullptr },
-    /* EXPECTED */ { true,  Queries::some,    Carried::never, true,  true,  0,      0,     0,    0,      score_expected },
+    //             keys   queries            accumulates comparable ahead  before_rope value_prior sharpened recent formula
+    /* SINK     */ { false, Queries::none,    false,      false,     false, 0,      0,     0,    0,      score_sink },
+    /* RANDOM   */ { false, Queries::none,    false,      false,     false, 0,      0,     0,    0,      score_random },
+    /* KEYDIFF  */ { true,  Queries::none,    false,      true,      false, before, 0,     0,    0,      score_keydiff },
+    /* L2NORM   */ { true,  Queries::none,    false,      true,      false, 0,      0,     0,    0,      score_l2norm },
+    /* H2O      */ { true,  Queries::every,   true,       true,      false, 0,      0,     0,    0,      nullptr },
+    /* TOVA     */ { true,  Queries::newest,  false,      true,      false, 0,      0,     0,    0,      nullptr },
+    /* SNAPKV   */ { true,  Queries::some,    false,      true,      false, 0,      0,     0,    0,      nullptr },
+    /* AHAKV    */ { true,  Queries::some,    true,       true,      false, 0,      prior, gain, recent, nullptr },
+    /* CUSTOM   */ { false, Queries::scorers, false,      false,     false, 0,      0,     0,    0,      nullptr },
+    /* EXPECTED */ { true,  Queries::some,    false,      true,      true,  0,      0,     0,    0,      score_expected },
 };
 static_assert(std::size(formulas) == EDGEKV_BASE_EXPECTED + 1);
 
@@ -83,10 +82,9 @@ Traits traits_of(const edgekv_policy & policy) {
     traits.ahead       = row.ahead;
     traits.sharpened   = (policy.flags & row.sharpened) != 0;
     traits.largest     = policy.base == EDGEKV_BASE_SNAPKV && policy.aggregate == EDGEKV_AGGREGATE_MAX;
-    traits.sums_up     = row.carried == Carried::sum;
-    traits.accumulates = traits.sums_up || (row.carried == Carried::part && policy.carry > 0.0);
+    traits.accumulates = row.accumulates;
     traits.starts_anew = (policy.flags & row.recent) != 0;
-    traits.every_row   = traits.sums_up && !traits.starts_anew;
+    traits.every_row   = traits.accumulates && !traits.starts_anew;
     traits.n_rows      = n_rows_of(row, policy);
     traits.ragged      = raggedness(policy);
     return traits;
@@ -112,8 +110,6 @@ void check(const edgekv_policy & policy) {
     require(policy.critical >= EDGEKV_CRITICAL_NONE && policy.critical <= EDGEKV_CRITICAL_RELATIVE, "policy.critical is unknown");
     require(!policy.critical || (policy.epsilon >= 0.0 && std::isfinite(policy.epsilon)), "policy.epsilon is not a number from 0 on");
     require(policy.aggregate >= EDGEKV_AGGREGATE_MEAN && policy.aggregate <= EDGEKV_AGGREGATE_MAX, "policy.aggregate is unknown");
-    require(policy.carry >= 0.0 && policy.carry <= 1.0, "policy.carry is not in [0, 1]");
-    require(policy.n_merged <= 1024, "policy.n_merged is more than 1024");
     require(policy.spread >= EDGEKV_SPREAD_HEAD && policy.spread <= EDGEKV_SPREAD_MODEL, "policy.spread is unknown");
     require(policy.safeguard >= 0.0 && policy.safeguard <= 1.0, "policy.safeguard is not in [0, 1]");
     require(policy.pyramid == 0.0 || policy.pyramid >= 1.0, "policy.pyramid must be at least 1, or 0 for none");

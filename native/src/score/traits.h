@@ -23,8 +23,7 @@ struct Traits {
     bool     ahead;       // queries as they would be at positions to come
     bool     sharpened;   // attention, by gains of its own
     bool     largest;     // of the attention of all rows and query heads, and not the mean
-    bool     accumulates; // a score is carried with every cell
-    bool     sums_up;     // to which every row is added, once
+    bool     accumulates; // a score is carried with every cell, to which every row is added once
     bool     starts_anew; // with every block of a prompt
     bool     every_row;   // must score, full cache or not
     uint32_t n_rows;      // newest rows of queries that score, where not every one does
