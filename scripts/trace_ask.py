@@ -66,11 +66,11 @@ def main(arguments: list[str]) -> None:
 
     def ask(self: Session, *given: object, **further: object) -> object:
         trace.note("ask")
+        stages = iter(("first", "second"))
         pieces = asked(self, *given, **further)  # type: ignore[arg-type]
-        for i, piece in enumerate(pieces):
-            trace.note("first" if i == 0 else "second")
-            if i == 1:
-                sys.setprofile(None)
+        for piece in pieces:
+            if stage := next(stages, ""):
+                trace.note(stage)
             yield piece
 
     def open_session(self: Runtime, *given: object, **further: object) -> Session:
