@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes as c
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,14 @@ class CacheSnapshot:
     def nbytes(self) -> int:
         """Bytes of the snapshot; they grow with the cells used."""
         return self.data.nbytes
+
+
+class Usage(NamedTuple):
+    """Tokens fed, cells used, and tokens that may still be fed, as `Cache` has them."""
+
+    n_past: int
+    n_cells: int
+    n_free: int
 
 
 class Cache:
@@ -75,6 +84,13 @@ class Cache:
     def n_past(self) -> int:
         """Position of the next token: tokens fed so far."""
         return int(self._library.edgekv_cache_n_past(self._handle))
+
+    @property
+    def usage(self) -> Usage:
+        """The values of `n_past`, `n_cells` and `n_free` now."""
+        library, handle = self._library, self._handle
+        n_cells, n_free = library.edgekv_cache_n_cells(handle), library.edgekv_cache_n_free(handle)
+        return Usage(int(library.edgekv_cache_n_past(handle)), int(n_cells), int(n_free))
 
     @property
     def rope_past(self) -> int:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -21,31 +22,21 @@ from edgekv.store.log import TokenLog
 from edgekv.store.snapshot_file import CELLS, Section, SnapshotFile, write_snapshot_file
 
 from .block_loop_snapshot import HISTORY, BlockLoopNotes, BlockLoopSnapshot
-from .feeds import ALWAYS, Decoder, Feed, Feeding, GoesOn, at_once
+from .feeds import ALWAYS, Decoder, Feed, Feeding, GoesOn, at_once, run
 from .repositioning import Announced, Repositioning
-from .speculation import NgramProposer, SpeculationGate
-from .thread_tuner import ThreadTuner
+from .speculation import Speculation
 from .token_blocks import HeldBack, blocks, with_last
 
 Fed = tuple[int, Sequence[int]]  # first position, and the tokens that are fed from there
 NOTHING: Fed = (0, ())
 
 
-class Refiller(Decoder):
-    """Gives tokens their archived rows in place of decoding them. Raises ArchiveError if they cannot be read."""
+class Room(NamedTuple):
+    """Tokens that may be fed before cells are evicted, before they are scored, and before positions end."""
 
-    def __init__(self, archive: Archive) -> None:
-        super().__init__()
-        self._archive = archive
-
-    def decode(self, feeds: Sequence[Feed]) -> list[int]:
-        """Give the tokens of one feed their cells. They have no logits."""
-        (feed,) = feeds
-        assert not feed.want_logits
-        assert not feed.draft
-        assert feed.part_ends is None
-        self._archive.refill(feed.cache, len(feed.tokens))
-        return [-1]
+    until_full: int
+    until_scored: int
+    until_limit: int
 
 
 @dataclass(slots=True)
@@ -97,7 +88,7 @@ class BlockLoop:
     ) -> None:
         """decoder: decodes for all block loops of the context; None = for this one alone"""
         self.cache = cache
-        self._decoder = Decoder() if decoder is None else decoder
+        self._decoder = Decoder(options) if decoder is None else decoder
         self.repositioning = Repositioning(cache, options, n_ctx_train)
         self.budget = budget
         self.pinned: tuple[tuple[int, int], ...] = ()
@@ -108,13 +99,7 @@ class BlockLoop:
         self.watch: Callable[[Sequence[int]], None] | None = None
         self.logits_row = -1
         self._options = options
-        self._proposer = NgramProposer()
-        self._gate = SpeculationGate()
-        # The feeding thread waits for a device that computes, so its idle time does not show a busy machine.
-        # So does one whose steps others share.
-        self._threads = ThreadTuner(1 if options.gpu_layers or options.parallel > 1 else options.n_threads)
-        self._draft: list[int] = []  # tokens that are decoded, but neither accepted nor dropped
-        self._draft_step = 0  # the step in which they were decoded
+        self._speculation = Speculation(options.n_draft)
         self._scored_at = 0  # n_past at the last scoring
         self._coming = NOTHING  # tokens of a feed, until everything about them is noted
         self._compacting: structs.Compaction | None = None  # result of a compaction, until it is noted
@@ -135,7 +120,7 @@ class BlockLoop:
         self.cache.clear()
         self.repositioning.clear()
         self._scored_at = 0
-        self._proposer.restore(b"")
+        self._speculation.earlier.restore(b"")
 
     @property
     def earliest(self) -> int:
@@ -152,7 +137,7 @@ class BlockLoop:
         if n < self.cache.n_past:
             self.cache.drop(self.cache.n_past - n)
         self._scored_at = min(self._scored_at, n)
-        self._proposer.cut(n)
+        self._speculation.earlier.cut(n)
         self.repositioning.clear()  # nothing was evicted, so no key was turned
 
     def settle(self) -> None:
@@ -160,7 +145,7 @@ class BlockLoop:
 
         Call it before the next use, even if the last one failed.
         """
-        self._drop_draft()
+        self._speculation.drop()
         self._since_probe = None
         self._note_fed()
         if self._compacting is not None and (self._compacting.score_us > 0 or self._compacting.n_evicted > 0):
@@ -171,28 +156,19 @@ class BlockLoop:
     def _forget_open(self) -> None:
         """Forget the notes that are still open, because other cells take the place of theirs."""
         self._coming, self._compacting = NOTHING, None
-        self._drop_draft()
+        self._speculation.drop()
         self._since_probe = None
-
-    def _drop_draft(self) -> None:
-        self._draft = []
-        self._gate.forget()
-
-    @property
-    def _fresh(self) -> int:
-        """Tokens fed since the last scoring."""
-        return self.cache.n_past - self._scored_at
 
     @property
     def snapshot_bytes(self) -> int:
         """Bytes of a snapshot, if it was taken now."""
-        return self.cache.snapshot_bytes + self._proposer.nbytes
+        return self.cache.snapshot_bytes + self._speculation.earlier.nbytes
 
     @property
     def stored_bytes(self) -> int:
         """The most bytes of a snapshot beside the archive, if it was taken now."""
         rows = None if self.archive is None else self.archive.handle
-        return self.cache.snapshot_bytes_beside(rows) + self._proposer.nbytes
+        return self.cache.snapshot_bytes_beside(rows) + self._speculation.earlier.nbytes
 
     def mark(self) -> Mark | None:
         """Return a mark of all tokens, which are archived if some were; None = there is no archive."""
@@ -210,8 +186,8 @@ class BlockLoop:
     @property
     def notes(self) -> BlockLoopNotes:
         """The notes on the cells."""
-        is_long, history = self.repositioning.is_long, self._proposer.to_bytes()
-        return BlockLoopNotes(self.pinned, self._fresh, is_long, history)
+        fresh, is_long = self.cache.n_past - self._scored_at, self.repositioning.is_long
+        return BlockLoopNotes(self.pinned, fresh, is_long, self._speculation.earlier.to_bytes())
 
     def write(
         self,
@@ -261,7 +237,7 @@ class BlockLoop:
         self.pinned = notes.pinned
         self._scored_at = n_past - notes.fresh
         self.repositioning.restore(is_long=notes.is_long)
-        self._proposer.restore(notes.history if self._options.n_draft else b"", n_past)
+        self._speculation.earlier.restore(notes.history if self._speculation.n_most else b"", n_past)
 
     def resize(self, budget: int) -> None:
         """Keep `budget` cells per head from the next block or token on, or from `shrink` on; at most those of the plan.
@@ -297,23 +273,29 @@ class BlockLoop:
 
         Raises ArchiveError if the file cannot be read; the tokens before have their cells then.
         """
+
+        def give_rows(feeds: Sequence[Feed]) -> list[int]:
+            (feed,) = feeds
+            archive.refill(feed.cache, len(feed.tokens))
+            return [-1]
+
         self.repositioning.expect(n_whole)
-        Refiller(archive).run(self.reading(tokens, ALWAYS, want_logits=False))
+        run(self.reading(tokens, ALWAYS, want_logits=False), give_rows)
 
     def shrink(self) -> None:
         """Evict the cells beyond the budget, as before the next block."""
         self._forget_open()
-        self._decoder.run(self._compact(full=True))
+        run(self._compact(full=True), self._decoder.decode)
 
     def read(
         self, tokens: Iterable[int], after_ubatch: Callable[[int], bool], probe: Sequence[int] = (), **how: Any
     ) -> bool:
         """Read tokens as `reading` does, alone: each feed is decoded at once. after_ubatch: a plain function"""
-        return self._decoder.run(self.reading(tokens, at_once(after_ubatch), probe, **how))
+        return run(self.reading(tokens, at_once(after_ubatch), probe, **how), self._decoder.decode)
 
     def step(self, token: int, *, drafts: bool = False) -> None:
         """Feed a generated token as `stepping` does, alone: each feed is decoded at once."""
-        self._decoder.run(self.stepping(token, drafts=drafts))
+        run(self.stepping(token, drafts=drafts), self._decoder.decode)
 
     def reading(
         self,
@@ -438,14 +420,12 @@ class BlockLoop:
             the next token's logits
         goes_on: as `while_recalling` of `reading`, for the recall after an eviction
         """
-        if drafts:
-            self._gate.said(token)
-        if drafts and self._draft[:1] == [token] and self._decoder.n_steps == self._draft_step:
+        if drafts and self._speculation.has_decoded(token, self._decoder.n_steps):
             self._make_room(1)
             self._coming = self.cache.n_past, [token]
             self.cache.accept()
             self._note_fed()
-            self._draft.pop(0)
+            self._speculation.draft.pop(0)
             self.logits_row += 1
             self.work.accepted += 1
         else:
@@ -468,29 +448,27 @@ class BlockLoop:
         if not tokens:
             return
         self._make_room(len(tokens))
-        self._draft = []
+        self._speculation.draft = []
         spare = self._options.block if spare is None else spare
-        n_new = len(tokens)
-        full = self.cache.n_cells + n_new > self.budget + spare or n_new > self.cache.n_free - self._options.probe_cells
-        full |= self.is_resized
-        if full or self._fresh + n_new > self._options.block:
+        n_new, room = len(tokens), self._room(spare)
+        full = self.is_resized or n_new > room.until_full
+        if full or n_new > room.until_scored:
             yield from self._compact(probe, generating=generating, full=full)
             if generating and full:
                 yield from self._recall(1, goes_on)
-        drafts = drafts and self._options.n_draft > 0 and not self._decoder.is_shared
-        draft = self._proposed(tokens[0], spare) if drafts else []
-        started, own_started = time.perf_counter(), time.thread_time()
+            room = self._room(spare)
+        drafts = drafts and not self._decoder.is_shared
+        draft = self._speculation.propose(tokens[0], min(room) - 1) if drafts else []
+        started = time.perf_counter()
         self._coming = self.cache.n_past, tokens
         row = yield Feed(self.cache, tokens, want_logits, draft)
         seconds = time.perf_counter() - started
         self._note_fed()
-        self._draft, self._draft_step, self.logits_row = draft, self._decoder.n_steps, row
+        self.logits_row = row
         self.work.decode_s += seconds
         self.work.drafted += len(draft)
         if drafts:
-            self._gate.decoded(len(draft), seconds)
-        if generating and not draft and self._threads.decoded(seconds, time.thread_time() - own_started):
-            self.cache.decode_with(self._threads.now)
+            self._speculation.decoded(draft, seconds, self._decoder.n_steps)
 
     def _make_room(self, n_tokens: int) -> None:
         """Reserve room in the log before tokens get cells, so that every fed token is in the log, whatever fails."""
@@ -506,8 +484,8 @@ class BlockLoop:
         fed = tokens[: n_past - first]
         if self.log is not None:
             self.log.follow(fed, n_past)
-        if self._options.n_draft:
-            self._proposer.follow(fed, n_past)
+        if self._speculation.n_most:
+            self._speculation.earlier.follow(fed, n_past)
         self._coming = NOTHING
         if self.watch is not None:
             self.watch(fed)
@@ -516,20 +494,14 @@ class BlockLoop:
         """Note that all tokens have their scores."""
         self._scored_at = self.cache.n_past
 
-    def _proposed(self, token: int, spare: int) -> list[int]:
-        """Return a draft that may follow a token. It ends before the next eviction and the last position."""
-        cache, options, limit = self.cache, self._options, self.repositioning.limit
-        room = min(
-            options.n_draft,
-            self.budget + spare - cache.n_cells - 1,
-            cache.n_free - options.probe_cells - 1,
-            options.block - self._fresh - 1,
-            options.n_draft if limit is None else limit - cache.n_past - 1,
+    def _room(self, spare: int) -> Room:
+        """Return how many tokens may be fed before cells are evicted or scored. spare: cells beyond the budget"""
+        usage, options, limit = self.cache.usage, self._options, self.repositioning.limit
+        return Room(
+            min(self.budget + spare - usage.n_cells, usage.n_free - options.probe_cells),
+            options.block - (usage.n_past - self._scored_at),
+            sys.maxsize if limit is None else limit - usage.n_past,
         )
-        if room <= 0 or not self._gate.awaits_draft:
-            return []
-        draft = self._proposer.propose(token, room)
-        return draft if self._gate.allows_draft(draft) else []
 
     def _compact(
         self, probe: Sequence[int] = (), *, generating: bool = False, full: bool = False, is_last: bool = False
@@ -538,7 +510,7 @@ class BlockLoop:
         full |= self.is_resized or self.cache.n_cells > self.budget
         probed = full and len(probe) > 0
         if self._since_probe is not None:
-            self._since_probe += self._fresh
+            self._since_probe += self.cache.n_past - self._scored_at
         due = full or options.parsed_policy.carries
         if due or (self.archive is not None and self.archive.keeper is not None):
             self.archive_fed()  # also without an eviction, since the rows are laid out anew

@@ -57,7 +57,7 @@ class LoadedModel:
             process.return_freed_memory()  # memory that loading took beside the model
             self.context = self.model.new_context(plan.n_cells, options, n_cells_max=plan.n_cells_max)
             made.callback(self.context.close)
-            self.decoder = Decoder(options.parallel)
+            self.decoder = Decoder(options)
             self.block_loops: list[BlockLoop] = []
             for slot in range(options.parallel):
                 cache = made.enter_context(closing(open_cache(self.context, options, slot)))

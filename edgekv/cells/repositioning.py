@@ -20,12 +20,12 @@ class Repositioning:
     leaves them to the end of the trained context.
 
     announced: the text that is being read, until one of its tokens was fed or it was given up
+    limit: the most tokens that a session can read and generate; None = any number
     """
 
     def __init__(self, cache: Cache, options: Options, n_ctx_train: int) -> None:
         self._cache = cache
         self._options = options
-        self._n_ctx_train = n_ctx_train
         self._well_known = n_ctx_train // 2
         self._turns = cache.repositions and cache.shape.n_cells_max <= n_ctx_train
         self._margin = options.block + options.probe_cells  # tokens that may be fed before the next eviction
@@ -33,6 +33,9 @@ class Repositioning:
         self._first = 0 if options.kv_type == "f16" else halfway
         self.is_long = options.reposition == "always"  # True once a text left the first half, too
         self.announced: Announced = None
+        has_positions = cache.shape.n_layer or cache.shape.window_cells  # a recurrent state knows none
+        is_limited = has_positions and not self._turns and not options.allow_beyond_trained
+        self.limit = n_ctx_train if is_limited else None
 
     def clear(self) -> None:
         """Start over with an empty cache."""
@@ -71,14 +74,6 @@ class Repositioning:
         end = self._cache.rope_past + self._margin
         self.is_long |= end > self._well_known
         return self.is_long and end > self._first
-
-    @property
-    def limit(self) -> int | None:
-        """The most tokens that a session can read and generate; None = any number."""
-        shape = self._cache.shape
-        if not shape.n_layer and not shape.window_cells:
-            return None  # a recurrent state knows no positions
-        return None if self._turns or self._options.allow_beyond_trained else self._n_ctx_train
 
     def check_length(self, n_tokens: int) -> None:
         """Raise PromptLengthError for a text that ends beyond the limit."""

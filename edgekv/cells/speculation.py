@@ -14,6 +14,48 @@ MEASURE_AGAIN = 256  # decodes without a draft, after which the cost of a draft 
 WEIGHT = 0.2  # weight of the newest figure in a running mean
 
 
+class Speculation:
+    """The drafts of a block loop: proposed by prompt lookup, decoded if that pays, and accepted token by token.
+
+    n_most: the most tokens of a draft; 0 = none are made
+    earlier: the tokens that drafts are looked up in
+    draft: tokens that are decoded, but neither accepted nor dropped
+    """
+
+    def __init__(self, n_most: int) -> None:
+        self.n_most = n_most
+        self.earlier = NgramProposer()
+        self.draft: list[int] = []
+        self._gate = SpeculationGate()
+        self._step = 0  # the step in which the draft was decoded
+
+    def has_decoded(self, token: int, n_steps: int) -> bool:
+        """Take the next token of a reply; returns True if it is the draft's first one, whose logits are still there.
+
+        n_steps: steps so far, each of which overwrites the logits of the one before
+        """
+        self._gate.said(token)
+        return self.draft[:1] == [token] and n_steps == self._step
+
+    def propose(self, token: int, room: int) -> list[int]:
+        """Return a draft of at most `room` tokens that may follow a token, if decoding it pays; [] = none does."""
+        room = min(room, self.n_most)
+        if room <= 0 or not self._gate.awaits_draft:
+            return []
+        draft = self.earlier.propose(token, room)
+        return draft if self._gate.allows_draft(draft) else []
+
+    def decoded(self, draft: list[int], seconds: float, n_steps: int) -> None:
+        """Note a draft that was decoded with its token, and the time of that; [] = the token alone."""
+        self.draft, self._step = draft, n_steps
+        self._gate.decoded(len(draft), seconds)
+
+    def drop(self) -> None:
+        """Drop the draft, because other tokens come."""
+        self.draft = []
+        self._gate.forget()
+
+
 class NgramProposer:
     """Proposes drafts by looking the newest n-gram up in the newest WINDOW tokens, which take 128 KiB.
 

@@ -58,7 +58,7 @@ class CacheSlots:
         Raises SwapError if there is no room for that, and SessionEvictedError if the state of the sequence is gone.
         """
         if sequence.is_loaded:  # a sequence that is closed just now, too: its reply ends by itself
-            self._note_use(sequence.block_loop)
+            self.note_use(sequence.block_loop)
             return
         self.reap()
         started = time.perf_counter()
@@ -110,7 +110,7 @@ class CacheSlots:
             filled = fill(block_loop)
         except BaseException:
             if block_loop.cache.n_overwritten == n_overwritten:
-                block_loop.owner = present
+                self._own(block_loop, present)
                 present.lost = ""
             else:
                 present.empty()
@@ -177,7 +177,6 @@ class CacheSlots:
                 self._load(sequence, kept, block_loop)
                 block_loop.wait_again(waiting)
                 self._own(block_loop, sequence)
-                sequence.use_log()
             except BaseException:
                 sequence.lost = sequence.lost or "what this session had read and said cannot be read back"
                 raise
@@ -265,13 +264,15 @@ class CacheSlots:
         self.forget_copy(sequence)
 
     def _own(self, block_loop: BlockLoop, sequence: SequenceState) -> None:
-        """Note that a sequence has the cells now."""
+        """Note that a sequence has the cells now, and notes every feed in its log."""
         block_loop.work = sequence.work
         sequence.block_loop = block_loop
         block_loop.owner = sequence
-        self._note_use(block_loop)
+        sequence.use_log()
+        self.note_use(block_loop)
 
-    def _note_use(self, block_loop: BlockLoop) -> None:
+    def note_use(self, block_loop: BlockLoop) -> None:
+        """Note that a sequence uses its cells, so that others give up theirs first."""
         self._used[block_loop] = next(self._numbers)
 
     def _load(self, sequence: SequenceState, snapshot: StoredSnapshot, block_loop: BlockLoop) -> None:

@@ -282,13 +282,9 @@ class Conversation:
         return self._loaded
 
     def _swapped_in(self) -> BlockLoop:
-        """Return a block loop, with this conversation loaded in its cells and every feed noted in its log.
-
-        Raises SwapError and SessionEvictedError.
-        """
+        """Return a block loop, with this conversation loaded in its cells. Raises SwapError and SessionEvictedError."""
         self._open()
         self._slots.swap_in(self.state)
-        self.state.use_log()
         return self.state.block_loop
 
     def _settled(self) -> BlockLoop:
@@ -331,6 +327,7 @@ class Conversation:
             return
         if state.is_loaded:
             self._settle()
+            self._slots.note_use(state.block_loop)
             if state.history is not None:
                 state.history.note(state.n_past, state.said, state.block_loop)
             if state.kept is not None:

@@ -132,6 +132,7 @@ class LocalEngine:
             conversation = self._conversation(state, found.system, found.said)
             if not keeps_log:
                 state.history = None
+                state.use_log()
                 history.close()
             return conversation
 

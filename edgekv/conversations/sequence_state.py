@@ -83,8 +83,8 @@ class SequenceState:
     def note(self) -> None:
         """Update counters and figures, if it has the cells."""
         if self.is_loaded:
-            cache = self.block_loop.cache
-            self.work, self.figures = self.block_loop.work, (cache.n_past, cache.n_cells)
+            usage = self.block_loop.cache.usage
+            self.work, self.figures = self.block_loop.work, (usage.n_past, usage.n_cells)
 
     @property
     def n_recallable(self) -> int:
@@ -333,7 +333,7 @@ class SequenceState:
     def note_token(self, token: int, sampler: SamplerState) -> None:
         """Note a generated token, and the sampler after it. Others may have the cells before the next one."""
         self.note()
-        self.turn_state.note_token(token, self.n_past, sampler)
+        self.turn_state.note_token(token, self.figures[0], sampler)
 
     def note_end(self, sampler: SamplerState) -> None:
         """Note the sampler after a token that ends a reply. Such a token does not belong to the reply."""

@@ -67,6 +67,7 @@ class ReplyGenerator:
         self._state = state
         self._swapped_in = swapped_in
         self._cancelled = cancelled
+        self._goes_on = at_once(lambda *_: not cancelled.is_set())
 
     def pieces(
         self,
@@ -96,9 +97,9 @@ class ReplyGenerator:
     def _feed(self, tokens: ReplyTokens, selector: TokenSelector, stats: Stats) -> Feeding[None]:
         """Feed the newest token. Raises CeilingExceededError if the process is found over its ceiling."""
         guard, n_tokens = self._engine.guard, stats.generated_tokens
-        tokens.block_loop = self._swapped_in()  # another one, if others had its cells meanwhile
-        goes_on = at_once(lambda *_: not self._cancelled.is_set())
-        yield from tokens.block_loop.stepping(tokens.newest, drafts=True, goes_on=goes_on)
+        if tokens.block_loop.owner is not self._state:  # others had its cells meanwhile
+            tokens.block_loop = self._swapped_in()
+        yield from tokens.block_loop.stepping(tokens.newest, drafts=True, goes_on=self._goes_on)
         if selector.notes is not None and n_tokens % NOTED == 0:
             guard.check_room(NOTES_BYTES, selector.notes, "or give a simpler one")
         exceeded = guard.check() if n_tokens % self._engine.options.block == 0 else None

@@ -14,16 +14,14 @@ from .open_reply import Post
 
 
 class CeilingMoves:
-    """The moves of an engine's ceiling, one after the other, in order of arrival."""
+    """The moves of an engine's ceiling, one after the other, in order of arrival.
+
+    waiting: clients that wait for a move
+    """
 
     def __init__(self, engine: LocalEngine) -> None:
         self._engine = engine
-        self._waiting: deque[tuple[Post, Generator[None, None, Plan]]] = deque()
-
-    @property
-    def are_open(self) -> bool:
-        """True if a client waits for a move."""
-        return bool(self._waiting)
+        self.waiting: deque[tuple[Post, Generator[None, None, Plan]]] = deque()
 
     def add(self, post: Post, message: MoveCeiling | FollowGrammars) -> None:
         """Take a move, which begins with the next `go_on` if it is the only one."""
@@ -31,12 +29,12 @@ class CeilingMoves:
             move = self._engine.moving(message.ceiling_bytes)
         else:
             move = self._engine.following_grammars()
-        self._waiting.append((post, move))
+        self.waiting.append((post, move))
 
     def go_on(self) -> Iterator[Post]:
         """Go on until a move waits for a reply at work, or all have ended; yields those that were answered."""
-        while self._waiting:
-            post, move = self._waiting[0]
+        while self.waiting:
+            post, move = self.waiting[0]
             try:
                 next(move)
                 return
@@ -44,12 +42,12 @@ class CeilingMoves:
                 post.answer(end.value)
             except BaseException as error:  # any error is the client's, and the loop goes on
                 post.answer(Raised(error))
-            self._waiting.popleft()
+            self.waiting.popleft()
             yield post
 
     def refuse(self) -> None:
         """Answer all clients that the loop ends."""
-        while self._waiting:
-            post, move = self._waiting.popleft()
+        while self.waiting:
+            post, move = self.waiting.popleft()
             move.close()
             post.answer(Raised(SessionError(CLOSED)))

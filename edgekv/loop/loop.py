@@ -75,7 +75,7 @@ class Loop:
             self.close()
             return None
         replies, turns = self._replies, self._turns
-        if self._moves.are_open and not replies.reporting:
+        if self._moves.waiting and not replies.reporting:
             self._move_ceiling()
         if turns.line and not replies.reporting:
             turns.admit()
@@ -172,9 +172,9 @@ class Loop:
         if self._replies.reporting:
             self._refuse_within(reply.conversation, post.client)
         reply.answer, reply.client = post.answer, post.client
-        if reply not in self._replies.reporting:
+        if self.engine.n_slots > 1 and reply not in self._replies.reporting:
             self._turns.note_return(reply)
-        if self._turns.has(reply.conversation) or reply.conversation.cancelled.is_set():
+        if reply.conversation in self._turns.holders or reply.conversation.cancelled.is_set():
             reply.is_ready = True
         else:
             self._enter(reply, post)
@@ -252,7 +252,7 @@ class Loop:
                 post.answer(Raised(error))
             self._turns.note_answer(post.client)
 
-        if self._turns.has(conversation):
+        if conversation in self._turns.holders:
             enter()
         else:
             self._turns.line.append(InLine(conversation, None, post, enter))

@@ -31,6 +31,9 @@ class ReplyPieces(Generator[str, None, Stats]):
         self.begin = begin
         self._pieces = cast(Generator[str, None, Stats], begin(None))
 
+    def __iter__(self) -> Generator[str, None, Stats]:
+        return self._pieces  # no step of its own between a loop and the pieces
+
     def __next__(self) -> str:
         return next(self._pieces)
 

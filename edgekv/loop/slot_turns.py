@@ -32,6 +32,7 @@ class Turns:
     """The replies that have a turn, of at most as many conversations as there are slots, and the line of the others.
 
     line: replies that wait, in order of arrival
+    holders: the conversations that have a turn, and their replies
     clock: gives seconds
     """
 
@@ -39,23 +40,19 @@ class Turns:
         self.line: list[InLine] = []
         self._engine = engine
         self._clock = clock
-        self._holders: dict[Conversation, OpenReply] = {}
+        self.holders: dict[Conversation, OpenReply] = {}
         self._answered: dict[Hashable, float] = {}  # when clients had their last answer that may lead to a next request
-
-    def has(self, conversation: Conversation | None) -> bool:
-        """Return True if a conversation has a turn."""
-        return conversation in self._holders
 
     def give(self, reply: OpenReply) -> None:
         """Give a reply its turn."""
-        self._holders[reply.conversation] = reply
+        self.holders[reply.conversation] = reply
         self._note()
 
     def end(self, reply: OpenReply) -> None:
         """End the turn of a reply, if it has one, and its wait."""
         self.line = [it for it in self.line if it.reply is not reply]
-        if self._holders.get(reply.conversation) is reply:
-            del self._holders[reply.conversation]
+        if self.holders.get(reply.conversation) is reply:
+            del self.holders[reply.conversation]
             self._note()
 
     def in_line(self, conversation: Conversation) -> InLine | None:
@@ -68,7 +65,7 @@ class Turns:
     def admit(self) -> None:
         """Let all enter that may: those whose conversation has a turn, and the first of the line if there is room."""
         for waits in list(self.line):
-            if self.has(waits.conversation) or (waits is self.line[0] and self._has_room_for(waits.post.client)):
+            if waits.conversation in self.holders or (waits is self.line[0] and self._has_room_for(waits.post.client)):
                 self.line.remove(waits)
                 waits.enter()
 
@@ -76,7 +73,7 @@ class Turns:
         """Return the seconds until the line may move on; None = only a message can move it."""
         if not self.line:
             return None
-        idle = min((it.paused_since for it in self._holders.values()), default=0.0)
+        idle = min((it.paused_since for it in self.holders.values()), default=0.0)
         return max(0.0, idle + IDLE_S - self._clock())
 
     def patience(self, feeding: Iterable[OpenReply]) -> float:
@@ -86,7 +83,7 @@ class Turns:
         """
         clients = {reply.client for reply in feeding}
         paused = (
-            it for it in self._holders.values() if it.is_paused and it.comes_back_soon and it.client not in clients
+            it for it in self.holders.values() if it.is_paused and it.comes_back_soon and it.client not in clients
         )
         since = [*(it.paused_since for it in paused), *self._answered.values()]
         return max([0.0, *(then + SOON_S - self._clock() for then in since)])
@@ -108,10 +105,10 @@ class Turns:
 
     def _has_room_for(self, client: Hashable) -> bool:
         """Return True if there is a free slot, or if a reply was passed that its client does not iterate."""
-        if len(self._holders) < self._engine.n_slots:
+        if len(self.holders) < self._engine.n_slots:
             return True
         now = self._clock()
-        for reply in self._holders.values():
+        for reply in self.holders.values():
             if reply.is_paused and (reply.client == client or reply.paused_since + IDLE_S <= now):
                 self.end(reply)
                 return True
@@ -119,5 +116,5 @@ class Turns:
 
     def _note(self) -> None:
         """Tell the engine who has a turn."""
-        self._engine.at_turn = {conversation.state for conversation in self._holders}
-        self._engine.loaded.decoder.is_shared = len(self._holders) > 1
+        self._engine.at_turn = {conversation.state for conversation in self.holders}
+        self._engine.loaded.decoder.is_shared = len(self.holders) > 1

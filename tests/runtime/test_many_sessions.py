@@ -105,7 +105,7 @@ def test_drafts_look_up_what_their_own_session_read(open_tight):
             session.read(words(60, f"book{i}-"))
         for session in [*sessions, *sessions]:
             list(session.chat("What?", max_tokens=3))
-            histories.append(rt.block_loop._proposer.to_bytes())
+            histories.append(rt.block_loop._speculation.earlier.to_bytes())
         assert len(histories[0]) > 4 * 120
         assert [later.startswith(first) for first, later in zip(histories, histories[2:], strict=False)] == [True, True]
         assert not histories[1].startswith(histories[0])
