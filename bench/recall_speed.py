@@ -28,7 +28,7 @@ import numpy as np
 
 import edgekv
 from edgekv.archive.folders import disk_folder
-from edgekv.archive.session_archive import AFTER, BEFORE, MOST_RECALLED, ROUNDS
+from edgekv.archive.recalling import AFTER, BEFORE, MOST_RECALLED, ROUNDS
 from edgekv.binding.row_archive import RowArchive
 from edgekv.store.temp_array import temp_file
 from edgekv.testing import programs

@@ -1,11 +1,10 @@
-"""The rows of one conversation's tokens in a file, and recall: cells are filled again with rows that a prompt needs."""
+"""The rows of one conversation's tokens, in a file that grows with them."""
 
 from __future__ import annotations
 
 import ctypes as c
 import weakref
-from collections.abc import Callable, Generator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -17,30 +16,6 @@ from edgekv.store.temp_array import temp_file
 
 from .folders import disk_folder
 from .row_files import Keeper, Mark, Rows, RowsFile
-
-# The queries of the first probe come from cells that lack the fact. The second probe sees what the first recalled.
-ROUNDS = 2
-BEFORE, AFTER = 40, 10  # positions; the tokens after a hit matter more than the tokens before it
-MOST_RECALLED = 64  # cells of a head
-
-# (heads scanned, heads of all rounds) -> False to stop. The driver of the recall gets what it yields
-GoesOn = Callable[[int, int], Generator[object, int, bool]]
-
-
-class Recalled(NamedTuple):
-    """Cells that it filled in the head that lacked most, and tokens scanned in all rounds. is_whole: not stopped"""
-
-    n_cells: int = 0
-    n_scanned: int = 0
-    is_whole: bool = True
-
-
-def recalled_cells(spare: int) -> int:
-    """Return how many cells of a head a recall fills: half of the spare ones, at most MOST_RECALLED.
-
-    The others take the end of the prompt and the beginning of the reply.
-    """
-    return min(MOST_RECALLED, spare // 2)
 
 
 class Archive:
@@ -159,7 +134,7 @@ class Archive:
         try:
             self._rows.refill(cache, n)
         except ArchiveError as error:
-            self._forget_all(error)
+            self.fail(error)
             raise
 
     def stored(self, cache: Cache) -> Rows | None:
@@ -354,39 +329,6 @@ class Archive:
         first = self._begin if self._rows is None else self._rows.end
         self._failure = f"{reason}; tokens from {first:,} on are forgotten when they are evicted"
 
-    def _forget_all(self, error: ArchiveError) -> None:
+    def fail(self, error: ArchiveError) -> None:
         """Note that the file cannot be read."""
         self._failure, self._is_readable = f"{error}; what was evicted is forgotten", False
-
-    def recall(
-        self,
-        cache: Cache,
-        probe: Callable[[], Generator[object, int, None]],
-        n_cells: int,
-        rounds: int,
-        goes_on: GoesOn,
-    ) -> Generator[object, int, Recalled]:
-        """Fill free cells of every head with rows that a probe's queries find.
-
-        probe: feeds the probe, once for each round
-        goes_on: called between heads, with no call of the library under way; False ends the recall, with the cells of
-            the round before
-        If the file cannot be read, note why; cells of an earlier round stay, unless this one gave them up.
-        """
-        rows, done, n_free = self._rows, Recalled(), cache.n_free
-        if rows is None or not self._is_readable:
-            return done
-        try:
-            for i in range(rounds):
-                yield from probe()
-                n_heads = n_left = rows.begin_recall(cache, n_cells, before=BEFORE, after=AFTER)
-                while n_left:
-                    if not (yield from goes_on((i + 1) * n_heads - n_left, rounds * n_heads)):
-                        return done._replace(is_whole=False)
-                    n_left = rows.scan(cache.shape.n_threads)
-                n_filled = rows.finish_recall(cache).n_cells
-                done = Recalled(n_filled, done.n_scanned + (self.n_tokens if n_heads else 0))
-        except ArchiveError as error:
-            self._forget_all(error)
-            return done._replace(n_cells=n_free - cache.n_free)
-        return done

@@ -4,31 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, BinaryIO, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from edgekv.archive.row_files import Mark
-from edgekv.archive.session_archive import ROUNDS, Archive, recalled_cells
+from edgekv.archive.recalling import ROUNDS, recalled_cells, recalling
+from edgekv.archive.session_archive import Archive
 from edgekv.binding import structs
 from edgekv.binding.cache import Cache
-from edgekv.binding.convert_cells import restore_cells
-from edgekv.binding.snapshot_meta import CachedSource
-from edgekv.memory.raw_files import RawFile
 from edgekv.options import UBATCH, Options
-from edgekv.store.log import TokenLog
-from edgekv.store.snapshot_file import CELLS, Section, SnapshotFile, write_snapshot_file
 
-from .block_loop_snapshot import HISTORY, BlockLoopNotes, BlockLoopSnapshot
 from .feeds import ALWAYS, Decoder, Feed, Feeding, GoesOn, at_once, run
-from .repositioning import Announced, Repositioning
-from .speculation import Speculation
+from .noted_cells import NotedCells
 from .token_blocks import HeldBack, blocks, with_last
-
-Fed = tuple[int, Sequence[int]]  # first position, and the tokens that are fed from there
-NOTHING: Fed = (0, ())
 
 
 class Room(NamedTuple):
@@ -39,43 +26,11 @@ class Room(NamedTuple):
     until_limit: int
 
 
-@dataclass(slots=True)
-class Work:
-    """Counters of a block loop; times in seconds."""
-
-    evictions: int = 0
-    evicted_cells: int = 0
-    repositions: int = 0
-    probes: int = 0
-    probe_s: float = 0.0
-    score_s: float = 0.0
-    compact_s: float = 0.0
-    decode_s: float = 0.0
-    switch_s: float = 0.0
-    crossed_bytes: int = 0
-    staged_layers: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    recalls: int = 0
-    recalled_cells: int = 0
-    recall_s: float = 0.0
-    scanned_tokens: int = 0
-    archive_bytes: int = 0
-    archive_s: float = 0.0
-
-
-class BlockLoop:
+class BlockLoop(NotedCells):
     """Keeps a cache within `budget` cells per head, plus one block of spare cells (KeyDiff eq. 6).
 
-    An exception may come between a call of the library and the notes on it. `settle` then takes the notes again.
-
-    pinned: position ranges [p0, p1) that are never evicted
     is_resized: the budget is another one since the last eviction
     logits_row: token of the last batch that the next token's logits come from; -1 = the last one
-    log: notes the tokens of every feed; None = no log
-    archive: takes the rows of all tokens before cells are evicted, and gives them back; None = no archive
-    owner: the conversation that has the cells; None = no conversation has them
-    watch: called with the tokens of every feed, while all of them are still in the cache; None = no watcher
     """
 
     def __init__(
@@ -87,157 +42,12 @@ class BlockLoop:
         decoder: Decoder | None = None,
     ) -> None:
         """decoder: decodes for all block loops of the context; None = for this one alone"""
-        self.cache = cache
-        self._decoder = Decoder(options) if decoder is None else decoder
-        self.repositioning = Repositioning(cache, options, n_ctx_train)
+        super().__init__(cache, options, n_ctx_train)
         self.budget = budget
-        self.pinned: tuple[tuple[int, int], ...] = ()
-        self.work = Work()
-        self.log: TokenLog | None = None
-        self.archive: Archive | None = None
-        self.owner: object | None = None
-        self.watch: Callable[[Sequence[int]], None] | None = None
-        self.logits_row = -1
-        self._options = options
-        self._speculation = Speculation(options.n_draft)
-        self._scored_at = 0  # n_past at the last scoring
-        self._coming = NOTHING  # tokens of a feed, until everything about them is noted
-        self._compacting: structs.Compaction | None = None  # result of a compaction, until it is noted
-        self._part_ends: Sequence[int] = ()  # ends of the parts of the current probe
         self.is_resized = False
-        self._since_probe: int | None = None  # tokens fed since the last probe; None = its queries may not score again
-
-    def clear(self) -> None:
-        """Start over with an empty cache, fresh counters and no log."""
-        self.begin()
-        self.log = self.archive = None
-        self.pinned = ()
-        self.work = Work()
-
-    def begin(self) -> None:
-        """Empty the cells, and forget all notes on them."""
-        self._forget_open()
-        self.cache.clear()
-        self.repositioning.clear()
-        self._scored_at = 0
-        self._speculation.earlier.restore(b"")
-
-    @property
-    def earliest(self) -> int:
-        """The fewest tokens to which `drop_to` can go back.
-
-        After an eviction nothing is dropped: cells were chosen with later tokens, or a question, in mind.
-        """
-        cache = self.cache
-        return cache.n_past - (cache.n_droppable if cache.n_cells == cache.n_past else 0)
-
-    def drop_to(self, n: int) -> None:
-        """Go back to n tokens, at least `earliest`: drop the cells of all later ones."""
-        self._forget_open()
-        if n < self.cache.n_past:
-            self.cache.drop(self.cache.n_past - n)
-        self._scored_at = min(self._scored_at, n)
-        self._speculation.earlier.cut(n)
-        self.repositioning.clear()  # nothing was evicted, so no key was turned
-
-    def settle(self) -> None:
-        """Take the notes that an exception prevented, and drop a draft.
-
-        Call it before the next use, even if the last one failed.
-        """
-        self._speculation.drop()
-        self._since_probe = None
-        self._note_fed()
-        if self._compacting is not None and (self._compacting.score_us > 0 or self._compacting.n_evicted > 0):
-            self._note_scored()
-        self._compacting = None
-        self.repositioning.settle()
-
-    def _forget_open(self) -> None:
-        """Forget the notes that are still open, because other cells take the place of theirs."""
-        self._coming, self._compacting = NOTHING, None
-        self._speculation.drop()
-        self._since_probe = None
-
-    @property
-    def snapshot_bytes(self) -> int:
-        """Bytes of a snapshot, if it was taken now."""
-        return self.cache.snapshot_bytes + self._speculation.earlier.nbytes
-
-    @property
-    def stored_bytes(self) -> int:
-        """The most bytes of a snapshot beside the archive, if it was taken now."""
-        rows = None if self.archive is None else self.archive.handle
-        return self.cache.snapshot_bytes_beside(rows) + self._speculation.earlier.nbytes
-
-    def mark(self) -> Mark | None:
-        """Return a mark of all tokens, which are archived if some were; None = there is no archive."""
-        archive = self.archive
-        if archive is None:
-            return None
-        if archive.n_tokens:
-            self.archive_fed()
-        return archive.mark(self.cache.n_past)
-
-    def snapshot(self) -> BlockLoopSnapshot:
-        """Copy the cells and the notes on them into memory, without counters and budget."""
-        return BlockLoopSnapshot(self.cache.snapshot(), self.notes)
-
-    @property
-    def notes(self) -> BlockLoopNotes:
-        """The notes on the cells."""
-        fresh, is_long = self.cache.n_past - self._scored_at, self.repositioning.is_long
-        return BlockLoopNotes(self.pinned, fresh, is_long, self._speculation.earlier.to_bytes())
-
-    def write(
-        self,
-        file: BinaryIO | RawFile,
-        about: Mapping[str, Any] | None = None,
-        *further: Section,
-        archived: Mark | None = None,
-    ) -> None:
-        """Write a snapshot file to an empty file. The cells pass through memory in pieces. Raises OSError.
-
-        about, further: more values and sections
-        archived: rows that the file leaves out
-        """
-        cells, notes = CachedSource(self.cache, None if archived is None else archived.handle), self.notes
-        history = Section.of(HISTORY, np.frombuffer(notes.history, np.uint8))
-        sections = [Section(CELLS, cells.n_bytes, cells.pieces()), history, *further]
-        write_snapshot_file(file, {**(about or {}), **notes.values()}, sections)
-
-    def restore(self, snapshot: BlockLoopSnapshot) -> None:
-        """Go back to a snapshot. Raises ConfigError for one of another cache.
-
-        After any other exception, call `restore` again or empty the cells.
-        """
-        self.settle()
-        self._forget_open()
-        self.cache.restore(snapshot.cells)
-        self.take(snapshot.notes)
-
-    def load(self, file: SnapshotFile, archived: Mark | None = None) -> None:
-        """Go back to a snapshot in a file, which a block loop of this engine has written.
-
-        archived: the rows that the file leaves out
-
-        Raises OSError, SessionFileError and ArchiveError if it cannot be read; the cells are then as before, or empty.
-        After any other exception, call `load` again or empty the cells.
-        """
-        notes = BlockLoopNotes.of(file)
-        self.settle()
-        self._forget_open()
-        restore_cells(file, self.cache, None if archived is None else archived.handle)
-        self.take(notes)
-
-    def take(self, notes: BlockLoopNotes) -> None:
-        """Take the notes on cells that the cache holds already."""
-        n_past = self.cache.n_past
-        self._forget_open()
-        self.pinned = notes.pinned
-        self._scored_at = n_past - notes.fresh
-        self.repositioning.restore(is_long=notes.is_long)
-        self._speculation.earlier.restore(notes.history if self._speculation.n_most else b"", n_past)
+        self.logits_row = -1
+        self._decoder = Decoder(options) if decoder is None else decoder
+        self._part_ends: Sequence[int] = ()  # ends of the parts of the current probe
 
     def resize(self, budget: int) -> None:
         """Keep `budget` cells per head from the next block or token on, or from `shrink` on; at most those of the plan.
@@ -249,22 +59,6 @@ class BlockLoop:
         self.budget, self.is_resized = budget, self.cache.n_past > 0
         if not self.is_resized:
             self.cache.clear()
-
-    @property
-    def waiting(self) -> tuple[Fed, Announced]:
-        """The notes on a feed that waits, which no snapshot has, for `wait_again`."""
-        return self._coming, self.repositioning.announced
-
-    def wait_again(self, waiting: tuple[Fed, Announced]) -> None:
-        """Take the notes on a feed that waits, after its cells were restored."""
-        self._coming, self.repositioning.announced = waiting
-
-    @property
-    def refills(self) -> bool:
-        """True if archived rows are all that reading a token leaves: no window, state or query that scores."""
-        shape = self.cache.shape
-        has_states = shape.window_cells or shape.state_bytes or shape.device_state_bytes
-        return not has_states and "queries" not in self._options.parsed_policy.reads
 
     def refill(self, tokens: Iterable[int], archive: Archive, n_whole: int) -> None:
         """Read archived tokens without decoding them: block by block each gets its rows, and cells are evicted.
@@ -284,7 +78,7 @@ class BlockLoop:
 
     def shrink(self) -> None:
         """Evict the cells beyond the budget, as before the next block."""
-        self._forget_open()
+        self.forget_open()
         run(self._compact(full=True), self._decoder.decode)
 
     def read(
@@ -321,7 +115,7 @@ class BlockLoop:
             recall what they need
         observe: called with each token before it is fed, while the logits of the one before are there. Tokens are then
             fed one by one, without a probe
-        while_recalling: called between the heads that a recall scans; returns False to stop (`Archive.recall`)
+        while_recalling: called between the heads that a recall scans; returns False to stop (`recalling`)
         """
         self._since_probe = None
         self._part_ends = part_ends
@@ -396,22 +190,12 @@ class BlockLoop:
         if archive.n_tokens == 0:
             return True
         started = time.perf_counter()
-        recalled = yield from archive.recall(cache, lambda: self._probe(archive.asked), n_cells, rounds, goes_on)
+        recalled = yield from recalling(archive, cache, lambda: self._probe(archive.asked), n_cells, rounds, goes_on)
         self.work.recalled_cells += recalled.n_cells
         self.work.scanned_tokens += recalled.n_scanned
         self.work.recalls += 1
         self.work.recall_s += time.perf_counter() - started
         return recalled.is_whole
-
-    def archive_fed(self) -> None:
-        """Archive the tokens that were fed since the last time."""
-        archive = self.archive
-        if archive is None:
-            return
-        started, n_before = time.perf_counter(), archive.written_bytes
-        archive.append(self.cache)
-        self.work.archive_bytes += archive.written_bytes - n_before
-        self.work.archive_s += time.perf_counter() - started
 
     def stepping(self, token: int, *, drafts: bool = False, goes_on: GoesOn = ALWAYS) -> Feeding[None]:
         """Feed one generated token and compute its logits. Evicts when `evict_every` spare cells are filled.
@@ -469,30 +253,6 @@ class BlockLoop:
         self.work.drafted += len(draft)
         if drafts:
             self._speculation.decoded(draft, seconds, self._decoder.n_steps)
-
-    def _make_room(self, n_tokens: int) -> None:
-        """Reserve room in the log before tokens get cells, so that every fed token is in the log, whatever fails."""
-        if self.log is not None:
-            self.log.make_room(n_tokens)
-
-    def _note_fed(self) -> None:
-        """Note the coming tokens that have their cells. Each note knows its position, so it may be taken again."""
-        first, tokens = self._coming
-        n_past = self.cache.n_past
-        if not tokens or n_past <= first:
-            return
-        fed = tokens[: n_past - first]
-        if self.log is not None:
-            self.log.follow(fed, n_past)
-        if self._speculation.n_most:
-            self._speculation.earlier.follow(fed, n_past)
-        self._coming = NOTHING
-        if self.watch is not None:
-            self.watch(fed)
-
-    def _note_scored(self) -> None:
-        """Note that all tokens have their scores."""
-        self._scored_at = self.cache.n_past
 
     def _room(self, spare: int) -> Room:
         """Return how many tokens may be fed before cells are evicted or scored. spare: cells beyond the budget"""

@@ -9,7 +9,8 @@ from typing import Protocol
 
 from edgekv.archive.row_files import Mark
 from edgekv.archive.session_archive import Archive
-from edgekv.cells.block_loop import BlockLoop, Work
+from edgekv.cells.block_loop import BlockLoop
+from edgekv.cells.work import Work
 from edgekv.errors import ArchiveError, EdgeKVError, SessionEvictedError
 from edgekv.generation.sampler import SamplerState
 from edgekv.store.log import TokenLog

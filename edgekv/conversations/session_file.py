@@ -22,6 +22,7 @@ from edgekv.binding.snapshot_meta import CachedSource, SnapshotMeta, read_header
 from edgekv.cells.block_loop import BlockLoop
 from edgekv.cells.block_loop_snapshot import BlockLoopNotes
 from edgekv.cells.loaded_model import LoadedModel, open_cache
+from edgekv.cells.stored_cells import write_cells
 from edgekv.errors import BudgetError, ConfigError, SessionFileError
 from edgekv.generation.request import Logging
 from edgekv.memory import process
@@ -62,7 +63,7 @@ def save_session(
         )
     try:
         with atomic_write(path) as file:
-            block_loop.write(file, values | dict(about or {}), *further)
+            write_cells(block_loop, file, values | dict(about or {}), *further)
     except OSError as error:
         n_bytes = block_loop.snapshot_bytes + sum(section.n_bytes for section in further)
         raise SessionFileError(

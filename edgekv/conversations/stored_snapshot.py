@@ -8,6 +8,7 @@ from io import FileIO
 
 from edgekv.archive.row_files import Mark
 from edgekv.cells.block_loop import BlockLoop
+from edgekv.cells.stored_cells import load_cells, write_cells
 from edgekv.store.block_file import Part
 from edgekv.store.snapshot_file import SnapshotFile
 
@@ -32,11 +33,11 @@ class StoredSnapshot:
         self.file = file
         self.close = weakref.finalize(self, file.close)
         try:
-            block_loop.write(self.file, archived=self.archived)
+            write_cells(block_loop, self.file, archived=self.archived)
         except BaseException:
             self.close()
             raise
 
     def load(self, block_loop: BlockLoop) -> None:
-        """Put the block loop back into this state. Raises the errors of `BlockLoop.load`."""
-        block_loop.load(SnapshotFile(self.file, "the file of a session"), self.archived)
+        """Put the block loop back into this state. Raises the errors of `load_cells`."""
+        load_cells(block_loop, SnapshotFile(self.file, "the file of a session"), self.archived)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgekv.cells.block_loop import Work
+from edgekv.cells.work import Work
 from edgekv.memory import process
 
 if TYPE_CHECKING:

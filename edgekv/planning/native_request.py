@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from edgekv.archive.session_archive import MOST_RECALLED
+from edgekv.archive.recalling import MOST_RECALLED
 from edgekv.binding import library, structs
 from edgekv.binding.callback import Callback
 from edgekv.binding.policy import NativePolicy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import edgekv
-from edgekv.archive.session_archive import Archive
+from edgekv.archive.recalling import recalling
 from edgekv.evals import question_protocol
 from edgekv.evals.document import Question
 from edgekv.evals.setting import Setting
@@ -57,11 +57,10 @@ def test_with_an_archive_each_question_recalls_anew(asked, monkeypatch, focus):
     recalled = []
 
     def noted(*args, **options):
-        recalled.append((yield from recall(*args, **options)))
+        recalled.append((yield from recalling(*args, **options)))
         return recalled[-1]
 
-    recall = Archive.recall
-    monkeypatch.setattr(Archive, "recall", noted)
+    monkeypatch.setattr("edgekv.cells.block_loop.recalling", noted)
     answered, _, _ = asked(focus, nll=True, archive="1MiB")
     assert [each.n_cells for each in recalled] == [16] * 4  # half a block, for a reply and a right answer each
     assert all(each.nll is not None for each in answered)

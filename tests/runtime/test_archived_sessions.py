@@ -10,6 +10,7 @@ from contextlib import nullcontext
 import pytest
 from small import SETTINGS, words
 
+from edgekv.archive.recalling import recalling
 from edgekv.conversations.coverage import ARCHIVED as ARCHIVED_SHADE
 from edgekv.errors import SessionError
 from edgekv.generation.sampler import GREEDY
@@ -463,15 +464,16 @@ def test_a_progress_callback_may_close_the_runtime_while_it_recalls(open_runtime
 def test_a_cancelled_reply_ends_the_recall_of_its_next_eviction(archived, monkeypatch):
     with archived.session() as session:
         session.read(words(150))
-        archive = session._conversation.state.archive
-        recall, n_heads = archive.recall, []
+        n_heads = []
 
-        def recall_and_cancel(cache, probe, n_cells, rounds, goes_on):
+        def recall_and_cancel(archive, cache, probe, n_cells, rounds, goes_on):
             if rounds == 1:
                 session.cancel()
-            return recall(cache, probe, n_cells, rounds, lambda *done: n_heads.append(done) or goes_on(*done))
+            return recalling(
+                archive, cache, probe, n_cells, rounds, lambda *done: n_heads.append(done) or goes_on(*done)
+            )
 
-        monkeypatch.setattr(archive, "recall", recall_and_cancel)
+        monkeypatch.setattr("edgekv.cells.block_loop.recalling", recall_and_cancel)
         said(session, n=3 * SETTINGS["block"])
         assert session.stats.finish_reason == "cancelled"
         assert n_heads[-1] == (0, 4)  # no head was scanned after the cancel

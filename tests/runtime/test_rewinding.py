@@ -608,7 +608,7 @@ def test_a_disk_without_room_loses_nothing(open_runtime, monkeypatch):
         def full(*_, **__):
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("edgekv.cells.block_loop.BlockLoop.write", full)
+        monkeypatch.setattr("edgekv.conversations.stored_snapshot.write_cells", full)
         reply, tokens = say(session, "Why?"), log_of(session)
         assert reply
         assert session._conversation.state.history.checkpoints.positions == [n_past]

@@ -20,12 +20,18 @@ class FakeBlockLoop:
     def mark(self):
         return None
 
-    def write(self, file, archived):
-        file.write(b"cells")
-
 
 def add(checkpoints, n_past, n_bytes=100):
     checkpoints.add(n_past, Said("assistant"), FakeBlockLoop(n_bytes))
+
+
+def write_cells(block_loop, file, archived):
+    file.write(b"cells")
+
+
+@pytest.fixture(autouse=True)
+def written(monkeypatch):
+    monkeypatch.setattr("edgekv.conversations.stored_snapshot.write_cells", write_cells)
 
 
 @pytest.fixture
@@ -81,17 +87,17 @@ def test_a_new_one_takes_the_place_of_those_after_it(open_checkpoints):
     assert checkpoints.positions == [3]
 
 
-def test_one_that_cannot_be_written_leaves_the_others(open_checkpoints):
+def test_one_that_cannot_be_written_leaves_the_others(open_checkpoints, monkeypatch):
     checkpoints = open_checkpoints(300)
     add(checkpoints, 5)
 
-    class Failing(FakeBlockLoop):
-        def write(self, file, archived):
-            super().write(file, archived)
-            raise OSError(28, "No space left on device")
+    def failing(block_loop, file, archived):
+        write_cells(block_loop, file, archived)
+        raise OSError(28, "No space left on device")
 
+    monkeypatch.setattr("edgekv.conversations.stored_snapshot.write_cells", failing)
     with pytest.raises(OSError, match="No space"):
-        checkpoints.add(5, Said("assistant"), Failing(100))
+        add(checkpoints, 5)
     assert checkpoints.positions == [5]
     checkpoints.newest.stored.file.seek(0)
     assert checkpoints.newest.stored.file.read(5) == b"cells"

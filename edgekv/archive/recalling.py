@@ -1,0 +1,70 @@
+"""Recall: free cells are filled with archived rows that a prompt needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import NamedTuple
+
+from edgekv.binding.cache import Cache
+from edgekv.errors import ArchiveError
+
+from .session_archive import Archive
+
+# The queries of the first probe come from cells that lack the fact. The second probe sees what the first recalled.
+ROUNDS = 2
+BEFORE, AFTER = 40, 10  # positions; the tokens after a hit matter more than the tokens before it
+MOST_RECALLED = 64  # cells of a head
+
+# (heads scanned, heads of all rounds) -> False to stop. The driver of the recall gets what it yields
+GoesOn = Callable[[int, int], Generator[object, int, bool]]
+
+
+class Recalled(NamedTuple):
+    """Cells that it filled in the head that lacked most, and tokens scanned in all rounds. is_whole: not stopped"""
+
+    n_cells: int = 0
+    n_scanned: int = 0
+    is_whole: bool = True
+
+
+def recalled_cells(spare: int) -> int:
+    """Return how many cells of a head a recall fills: half of the spare ones, at most MOST_RECALLED.
+
+    The others take the end of the prompt and the beginning of the reply.
+    """
+    return min(MOST_RECALLED, spare // 2)
+
+
+def recalling(
+    archive: Archive,
+    cache: Cache,
+    probe: Callable[[], Generator[object, int, None]],
+    n_cells: int,
+    rounds: int,
+    goes_on: GoesOn,
+) -> Generator[object, int, Recalled]:
+    """Fill free cells of every head with rows that a probe's queries find.
+
+    probe: feeds the probe, once for each round
+    goes_on: called between heads, with no call of the library under way; False ends the recall, with the cells of
+        the round before
+    If the file cannot be read, note why; cells of an earlier round stay, unless this one gave them up.
+    """
+    done, n_free = Recalled(), cache.n_free
+    if archive.rows is None:
+        return done
+    rows = archive.rows.archive
+    try:
+        for i in range(rounds):
+            yield from probe()
+            n_heads = n_left = rows.begin_recall(cache, n_cells, before=BEFORE, after=AFTER)
+            while n_left:
+                if not (yield from goes_on((i + 1) * n_heads - n_left, rounds * n_heads)):
+                    return done._replace(is_whole=False)
+                n_left = rows.scan(cache.shape.n_threads)
+            n_filled = rows.finish_recall(cache).n_cells
+            done = Recalled(n_filled, done.n_scanned + (archive.n_tokens if n_heads else 0))
+    except ArchiveError as error:
+        archive.fail(error)
+        return done._replace(n_cells=n_free - cache.n_free)
+    return done
