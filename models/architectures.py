@@ -160,13 +160,15 @@ def find_architecture(name: str) -> Architecture:
 
 
 def running_table() -> list[tuple[str, ...]]:
-    """Return a heading, and a row for each architecture that runs."""
-    rows: list[tuple[str, ...]] = [("architecture", "kind", "evicted", "fixed", "repositioning", "tested")]
-    for it in (*(it for it in ARCHITECTURES if not it.refused), Architecture(_OTHERS)):
-        kind = KINDS[it.kind]
-        moved = "yes" if it.repositions else "no"
-        rows.append((it.name, it.kind, kind.evicted, kind.fixed, "?" if it.name == _OTHERS else moved, it.tested))
-    return rows
+    """Return a heading, and a row for all architectures that run alike and are tested alike."""
+    rows: list[tuple[str, ...]] = [("architectures", "kind", "evicted", "fixed", "repositioning", "tested")]
+    running = [it for it in ARCHITECTURES if not it.refused]
+    alike = dict.fromkeys((it.kind, it.repositions, it.tested) for it in running)
+    for kind, moves, tested in sorted(alike, key=lambda group: list(KINDS).index(group[0])):
+        names = ", ".join(it.name for it in running if (it.kind, it.repositions, it.tested) == (kind, moves, tested))
+        rows.append((names, kind, KINDS[kind].evicted, KINDS[kind].fixed, "yes" if moves else "no", tested))
+    plain = KINDS["plain"]
+    return [*rows, (_OTHERS, "plain", plain.evicted, plain.fixed, "?", _UNTESTED)]
 
 
 def refused_table() -> list[tuple[str, ...]]:

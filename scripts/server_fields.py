@@ -113,8 +113,10 @@ def page() -> str:
             f"| refused | {_listed(_with_off(name, off[name]) for name in found if found[name] == 'refused')} |"
         )
         lines.append(f"| no effect | {_listed(name for name in found if found[name] == 'no effect')} |")
-    lines += ["", "## Why some have no effect", "", "| field | |", "|---|---|"]
-    lines += [f"| `{name}` | {why} |" for name, why in sorted(WITHOUT_EFFECT.items())]
+    lines += ["", "## Why some have no effect", "", "| because | fields |", "|---|---|"]
+    for because in sorted(set(WITHOUT_EFFECT.values())):
+        names = sorted(name for name, why in WITHOUT_EFFECT.items() if why == because)
+        lines.append(f"| {because} | {_listed(names)} |")
     return "\n".join(lines) + "\n"
 
 

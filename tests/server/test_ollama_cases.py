@@ -1,4 +1,4 @@
-"""Cases that Ollama tests of its own server (server/routes_generate_test.go), asked here: docs/server-tests.md."""
+"""Cases of Ollama's own tests (server/routes_generate_test.go), asked here: docs/results/server-tests.md."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_what_is_written_is_read(path):
 
 
 def test_the_documented_bytes(path):
-    """As docs/sessions.md says, without the reader."""
+    """As docs/design/session-files.md says, without the reader."""
     raw = path.read_bytes()
     magic, version, header_bytes, file_bytes = FRAME.unpack_from(raw)
     assert (magic, version, file_bytes) == (b"edgekv\r\n", 2, len(raw))
