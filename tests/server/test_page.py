@@ -7,16 +7,15 @@ import dataclasses
 import itertools
 import json
 import re
-import socket
 import threading
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("starlette")
-import uvicorn
 from browser import chromium, opened
 from document_files import paragraph, write_docx
+from http_server import served
 from imported_later import imported_later
 from test_serve_command import serving
 
@@ -67,21 +66,6 @@ def gate(monkeypatch):
     monkeypatch.setattr(Sampler, "sample", lambda *_: next(letters))
     yield found
     found.open()
-
-
-@contextlib.contextmanager
-def served(application):
-    """The address of an application that a thread serves."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        config = uvicorn.Config(application, ws="none", lifespan="off", log_config=None, timeout_graceful_shutdown=5)
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
-        finally:
-            server.should_exit = True
-            thread.join(LIMIT_S)
 
 
 @pytest.fixture(scope="module")
