@@ -79,6 +79,7 @@ else:
 
     def __getattr__(name):
         import importlib
+        import sys
 
         if name == "__version__":
             from importlib.metadata import version
@@ -87,7 +88,9 @@ else:
         if name == "policies":
             return importlib.import_module(".policies", __name__)
         if name not in _MODULES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            from . import other_names
+
+            raise other_names.attribute_error(sys.modules[__name__], "module 'edgekv'", name, other_names.MODULE)
         value = globals()[name] = getattr(importlib.import_module(f".{_MODULES[name]}", __name__), name)
         return value
 

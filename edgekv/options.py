@@ -56,6 +56,8 @@ MEANT = {
     "n_batch": "give block=",
     "n_ubatch": "give ubatch=",
     "use_mmap": "give mmap=",
+    "device_map": "give gpu_layers=",
+    "verbose": "the environment variable EDGEKV_LOG=1 shows llama.cpp's log",
     "system": "give it to Runtime.session",
 }
 

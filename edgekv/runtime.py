@@ -12,9 +12,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-from .arguments import check_flag, path_of
+from .arguments import check_flag, check_names, path_of, shown
 from .binding.model import Context, Model, header_for
 from .cells.block_loop import BlockLoop
 from .cells.loaded_model import LoadedModel
@@ -32,6 +32,7 @@ from .memory.yielding import Watch, Yielding
 from .models.catalog import find_model, is_remote
 from .models.header import Header
 from .options import size_or_none
+from .other_names import RUNTIME, SYSTEM, OtherNames
 from .planning.alternatives import Survey
 from .planning.choice import Request
 from .planning.ledger import LedgerEntry
@@ -44,7 +45,7 @@ log = logging.getLogger("edgekv")
 LEAST = "least"  # a ceiling as low as it can be
 
 
-class Runtime:
+class Runtime(OtherNames):
     """A model loaded under a memory ceiling. Use it in `with`, or close it.
 
     One that is dropped is freed when its sessions and replies are, too, with a ResourceWarning.
@@ -70,10 +71,12 @@ class Runtime:
     ModelError for a file that cannot be used.
     """
 
+    _meant: ClassVar[Mapping[str, str]] = RUNTIME
+
     def __init__(
         self,
         model: str | os.PathLike[str] | None = None,
-        *,
+        *nameless: NoReturn,
         memory: int | str | None = None,
         policy: str | Policy | None = None,
         budget: int | None = None,
@@ -84,6 +87,8 @@ class Runtime:
         **further: object,
     ) -> None:
         self.closed = True
+        if nameless:
+            raise ConfigError(f"{shown(nameless[0])} has no name; give options by name, as in memory='256MiB'")
         started = time.perf_counter()
         request = Request.of(
             memory=memory,
@@ -107,6 +112,11 @@ class Runtime:
             self._watch = Watch(weakref.WeakMethod(self.note_pressure), system_pressure())
         self.closed = False
 
+    if not TYPE_CHECKING:
+
+        def __call__(self, *_arguments, **_options):
+            raise TypeError(f"'Runtime' object is not callable; {RUNTIME['generate']}")
+
     def session(
         self,
         system: str | None = None,
@@ -114,6 +124,7 @@ class Runtime:
         start: Snapshot | None = None,
         history: bool | str | os.PathLike[str] = False,
         checkpoint_bytes: int | str | None = None,
+        **options: NoReturn,
     ) -> Session:
         """Open a conversation, beside those that are open. Its system message, if one is given, is never evicted.
 
@@ -130,6 +141,7 @@ class Runtime:
         ConfigError for too few bytes.
         """
         self._check_open()
+        check_names(options, ("system", "start", "history", "checkpoint_bytes"), "Runtime.session", SYSTEM)
         logging = _logging(history, checkpoint_bytes)
         if start is not None:
             if system is not None:
@@ -140,7 +152,7 @@ class Runtime:
                 raise SessionError("the snapshot in start is of a session without a history; take it with history=True")
             system = start.system
         if system is not None:
-            check_text(system)
+            check_text(system, "give the system message as a text, and messages to session.reply(messages)")
         return self._opened(self._engine.new_conversation(system, logging), start)
 
     def load_session(

@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 from .arguments import check_flag, path_of, paths_of
 from .conversations.history import (
@@ -37,6 +37,7 @@ from .loop.conversation_client import Conversation
 from .loop.engine_client import Engine
 from .loop.reply_methods import in_asyncio, whole, whole_in_asyncio
 from .loop.reply_pieces import Blocks, Events, ReplyPieces
+from .other_names import SESSION, OtherNames
 from .prompt.named_files import contents_of
 from .prompt.text import PARAGRAPH, WITHIN
 from .session_record import SessionRecord
@@ -53,7 +54,7 @@ NO_PROMPT = "give a text or messages; a file goes into files="
 Files: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None
 
 
-class Session(SessionRecord):
+class Session(SessionRecord, OtherNames):
     """A conversation over a runtime; `Runtime.session` makes one. `close`, `with` or closing the runtime ends it.
 
     `reply` returns a whole answer. `chat`, `ask` and `generate` return generators that yield pieces of text. A reply
@@ -73,6 +74,8 @@ class Session(SessionRecord):
     reads them as they stand.
     """
 
+    _meant: ClassVar[Mapping[str, str]] = SESSION
+
     def __init__(
         self,
         engine: Engine,
@@ -90,6 +93,11 @@ class Session(SessionRecord):
         super().__init__(engine, conversation, start)
         self._able_to_focus = able_to_focus
         self._kept_in = kept_in
+
+    if not TYPE_CHECKING:
+
+        def __call__(self, *_arguments, **_options):
+            raise TypeError(f"'Session' object is not callable; {SESSION['complete']}")
 
     def _answer(
         self,
@@ -222,6 +230,7 @@ class Session(SessionRecord):
         )
         return self._reply(request, progress)
 
+    _answer.__qualname__ = "Session.reply"  # Python names it so in its own errors
     reply = whole(_answer)
     reply_async = whole_in_asyncio(_answer)
     chat_async = in_asyncio(chat)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from edgekv.other_names import REPLY, OtherNames
 
 from .logprobs import Piece, Token
 from .stats import Stats
@@ -14,17 +16,27 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """A whole reply.
+class Reply(OtherNames):
+    """A whole reply; `str` gives its text.
 
     text: the text, without calls of tools
     stats: tokens, times and memory
     tokens: the tokens of the text with their log probabilities, if `logprobs` asked for them
     """
 
+    _meant: ClassVar[Mapping[str, str]] = REPLY
+
     text: str
     stats: Stats
     tokens: tuple[Token, ...] = ()
+
+    def __str__(self) -> str:
+        return self.text
+
+    if not TYPE_CHECKING:
+
+        def __getitem__(self, key):
+            raise TypeError(f"'Reply' object has no key {key!r}; {REPLY['content']}")
 
     @classmethod
     def of(cls, pieces: Generator[str, None, Stats]) -> Reply:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from edgekv.cells.work import Work
 from edgekv.memory import process
+from edgekv.other_names import STATS, OtherNames
 
 if TYPE_CHECKING:
     from edgekv.prompt.tools import ToolCall
@@ -18,7 +20,7 @@ def kept_tokens(n_cells: int, n_seen: int) -> int:
 
 
 @dataclass(slots=True)
-class Stats:
+class Stats(OtherNames):
     """Figures of one reply. Times are in seconds.
 
     finish_reason: "end" (the model ended it), "stop" (a stop text came), "loop" (it looped), "length" (max_tokens),
@@ -52,6 +54,8 @@ class Stats:
     crossed_bytes: bytes that scoring and moving copied between the host and devices; 0 if no cells lie on a device
     staged_layers: layers whose rows had to cross for that, summed over compactions; 0 if devices did all of it
     """
+
+    _meant: ClassVar[Mapping[str, str]] = STATS
 
     finish_reason: str = ""
     stop_text: str = ""

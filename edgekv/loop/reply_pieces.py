@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Generator
-from typing import Any, TypeAlias, cast
+from collections.abc import Callable, Generator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 from edgekv.generation.stats import Stats
+from edgekv.other_names import PIECES, OtherNames
 
 from .loop_channel import Answered
 
@@ -21,11 +22,13 @@ class Blocks(enum.Enum):
 Events: TypeAlias = Generator[str | Answered | Blocks, None, Stats]
 
 
-class ReplyPieces(Generator[str, None, Stats]):
+class ReplyPieces(Generator[str, None, Stats], OtherNames):
     """Yields the pieces of a reply, and the messages that they wait for; returns its figures.
 
     begin: makes the events for a client; None = the thread that iterates, for which all are pieces
     """
+
+    _meant: ClassVar[Mapping[str, str]] = PIECES
 
     def __init__(self, begin: Callable[[int | None], Events]) -> None:
         self.begin = begin
@@ -33,6 +36,14 @@ class ReplyPieces(Generator[str, None, Stats]):
 
     def __iter__(self) -> Generator[str, None, Stats]:
         return self._pieces  # no step of its own between a loop and the pieces
+
+    def __repr__(self) -> str:
+        return "<a reply: for piece in it, or session.reply(prompt) for the whole>"
+
+    if not TYPE_CHECKING:
+
+        def __getitem__(self, key):
+            raise TypeError(f"'ReplyPieces' object has no key {key!r}; {PIECES['text']}")
 
     def __next__(self) -> str:
         return next(self._pieces)
