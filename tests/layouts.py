@@ -1,6 +1,6 @@
 """Layouts that documents have, each in every format that has it, and the text that comes of it.
 
-docs/documents.md shows the same table; a tab is an arrow there, and the end of a line is ¶.
+docs/design/document-layouts.md shows the same table; a tab is an arrow there, and the end of a line is ¶.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Each layout of a document becomes the text that docs/documents.md says, and what is left out is said."""
+"""Each layout of a document becomes the text that docs/design/document-layouts.md says, and what is left out is said."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from document_files import converted
 
 CASES = [(it, format_) for it in layouts.LAYOUTS for format_ in layouts.FORMATS if format_ in it.sources]
-DOCS = Path(__file__).parents[2] / "docs" / "documents.md"
+DOCS = Path(__file__).parents[2] / "docs" / "design" / "document-layouts.md"
 
 
 @pytest.mark.parametrize(("layout", "format_"), CASES, ids=[f"{it.name}-{format_}" for it, format_ in CASES])
