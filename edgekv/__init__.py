@@ -88,8 +88,7 @@ else:
         if name == "policies":
             return importlib.import_module(".policies", __name__)
         if name not in _MODULES:
-            from . import other_names
-
+            other_names = importlib.import_module(".other_names", __name__)  # `from . import` would ask for it here
             raise other_names.attribute_error(sys.modules[__name__], "module 'edgekv'", name, other_names.MODULE)
         value = globals()[name] = getattr(importlib.import_module(f".{_MODULES[name]}", __name__), name)
         return value

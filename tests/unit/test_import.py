@@ -43,6 +43,12 @@ def test_every_name_is_there():
     )
 
 
+def test_names_of_other_libraries_are_told_before_anything_is_opened():
+    script = "import edgekv\ntry: edgekv.Llama\nexcept AttributeError as error: print(error)"
+    said = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=300)
+    assert "edgekv.Runtime(model)" in said.stdout
+
+
 def test_other_names_are_not():
     import edgekv
 

@@ -1,4 +1,4 @@
-"""Each layout of a document becomes the text that docs/design/document-layouts.md says, and what is left out is said."""
+"""Each layout of a document becomes the text that docs/design/document-layouts.md says; what is left out is named."""
 
 from __future__ import annotations
 
