@@ -316,7 +316,7 @@ static void test_scratch() {
             order[n - 1 - i] = static_cast<uint32_t>(i);
         }
         const Rows rows({ sizeof(edgekv_rows), GGML_TYPE_F32, keys.data(), n, dim * sizeof(float), dim, 0 });
-        const Cells cells{ rows, &rows, positions.data(), nullptr, order.data(), nullptr, nullptr, nullptr, nullptr, &window, 1, 2 };
+        const Cells cells{ rows, &rows, positions.data(), order.data(), nullptr, nullptr, nullptr, nullptr, &window, 1, 2 };
         for (int32_t base = EDGEKV_BASE_SINK; base < EDGEKV_BASE_CUSTOM; ++base) {
             for (const int32_t anchor : { EDGEKV_ANCHOR_UNIT_MEAN, EDGEKV_ANCHOR_MEDIAN }) {
                 edgekv_policy policy = policy_of(base, 5);

@@ -168,15 +168,13 @@ std::vector<float> rows_of(const std::vector<float> & panels, size_t n, size_t d
 
 // Queries over n cells, read in tiles of 32: each sees fewer than the one before, the last ones none of the later tiles. They are
 // rows, or the lanes of panels.
-// With `has_gaps` they do not see every third cell of those either, from the second on. With `has_biases` logits are larger.
-void test_tiles(const Kernels & kernel, size_t n, size_t n_queries, float softcap, bool has_sinks, bool has_panels, bool has_gaps,
-                bool has_biases) {
+// With `has_gaps` they do not see every third cell of those either, from the second on.
+void test_tiles(const Kernels & kernel, size_t n, size_t n_queries, float softcap, bool has_sinks, bool has_panels, bool has_gaps) {
     constexpr size_t     dim_k = 48, dim_v = 80, stride_v = 96, n_tile = 32;
     const size_t         n_all_lanes = (n_queries + n_lanes - 1) / n_lanes * n_lanes;
     const auto           queries = random_values(n_queries * dim_k), values = random_values((n + n_tile) * stride_v);
     const auto           panels = panels_of(queries, n_queries, dim_k);
     const auto           sinks = random_values(n_queries);
-    const auto           biases = has_biases ? random_values(n) : std::vector<float>(n);
     auto                 keys  = random_values((n + n_tile) * dim_k);
     std::vector<float>   logits(std::max(n_queries, n_lanes) * n_tile);
     std::vector<int32_t> n_all(n_queries), n_seen(n_all_lanes), hidden(n_all_lanes * n_tile);
@@ -204,16 +202,15 @@ void test_tiles(const Kernels & kernel, size_t n, size_t n_queries, float softca
                 }
             }
             const int32_t * hides = has_gaps ? hidden.data() : nullptr;
-            const float *   biased = has_biases ? biases.data() + cell : nullptr;
             if (!has_panels) {
                 kernel.attend_tile({ n_queries, n_read, dim_k, dim_v, queries.data(), keys_at, values_at, stride_v, n_seen.data(), hides, softcap,
-                                biased, logits.data(), most.data(), sums.data(), out.data() });
+                                     logits.data(), most.data(), sums.data(), out.data() });
                 continue;
             }
             for (size_t q = 0; q < n_queries; q += n_lanes) {
                 kernel.attend_panel({ n_read, dim_k, dim_v, panels.data() + q * dim_k, keys_at, values_at, stride_v, n_seen.data() + q,
-                                      has_gaps ? hides + q * n_tile : nullptr, softcap, biased, logits.data(), most.data() + q,
-                                      sums.data() + q, out.data() + q * dim_v });
+                                      has_gaps ? hides + q * n_tile : nullptr, softcap, logits.data(), most.data() + q, sums.data() + q,
+                                      out.data() + q * dim_v });
             }
         }
         CHECK(out.back() == 0.0f); // nothing past the end
@@ -231,7 +228,7 @@ void test_tiles(const Kernels & kernel, size_t n, size_t n_queries, float softca
             for (size_t k = 0; k < dim_k; ++k) {
                 logit += double(queries[q * dim_k + k]) * keys[j * dim_k + k];
             }
-            const double weight = std::exp(softcap > 0.0f ? softcap * std::tanh(logit / softcap) + biases[j] : logit + biases[j]);
+            const double weight = std::exp(softcap > 0.0f ? softcap * std::tanh(logit / softcap) : logit);
             total += weight;
             for (size_t k = 0; k < dim_v; ++k) {
                 expected[k] += weight * values[j * stride_v + k];
@@ -370,9 +367,8 @@ void test_kernels() {
                 for (const size_t n_queries : { 1, 2, 3, 7, 20 }) {
                     for (const bool has_panels : { false, true }) {
                         for (const bool has_gaps : { false, true }) {
-                            test_tiles(*all_kernels[i], n, n_queries, 0.0f, false, has_panels, has_gaps, false);
-                            test_tiles(*all_kernels[i], n, n_queries, 2.0f, true, has_panels, has_gaps, false);
-                            test_tiles(*all_kernels[i], n, n_queries, 2.0f, false, has_panels, has_gaps, true);
+                            test_tiles(*all_kernels[i], n, n_queries, 0.0f, false, has_panels, has_gaps);
+                            test_tiles(*all_kernels[i], n, n_queries, 2.0f, true, has_panels, has_gaps);
                         }
                     }
                 }
