@@ -35,7 +35,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", type=Path, nargs="?", default=EXAMPLE / "window.png", metavar="PNG")
     parser.add_argument("--dark", action="store_true")
-    parser.add_argument("--width", type=int, help="default: the window's own")
+    parser.add_argument("--width", type=int, help="default: the window's own; it is never below some 500")
     given = parser.parse_args()
     application = QApplication([])
     if given.dark:

@@ -13,7 +13,9 @@ from model import Model
 from PySide6.QtCore import QMimeData, QPointF, Qt, QUrl
 from PySide6.QtGui import QDragEnterEvent, QDropEvent
 from PySide6.QtWidgets import QApplication
-from window import Window
+from window import Window, remembered
+
+import edgekv
 
 LIMIT_MS = 120_000  # far more than anything here takes
 LONG = "Write a long story about a lighthouse."
@@ -111,6 +113,12 @@ def test_the_ledger_says_who_holds_the_memory(qtbot, window, ask):
     assert all(0 < int(held) <= 256 for owner, held, _ in rows if owner in ("Weights", "Cells", "The program"))
     assert "takes " in window.ledger.order.text()
     assert window.ledger.order.text().endswith("cells.")
+
+
+def test_a_line_says_where_the_tokens_lie():
+    stats = edgekv.Stats(tokens_seen=100, cells_used=40, recallable_tokens=50)
+    assert remembered(stats) == "100 tokens seen: 40 in memory, 50 on the disk, 10 forgotten"
+    assert remembered(edgekv.Stats(tokens_seen=9, cells_used=9)) == "9 tokens seen: 9 in memory"
 
 
 def test_stop_keeps_what_was_said(qtbot, window, begin, ask):

@@ -11,7 +11,7 @@ from conversations import Conversation, Turn
 from ledger import Ledger
 from model import Model
 from PySide6 import QtWidgets
-from PySide6.QtCore import QTimer
+from PySide6.QtCore import Qt, QTimer
 from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent, QFont, QTextCharFormat, QTextCursor
 
 import edgekv
@@ -52,20 +52,24 @@ class Window(QtWidgets.QMainWindow):
         self.stop_button = QtWidgets.QPushButton("Stop")
         for widget in (self.text, self.input):
             widget.setAcceptDrops(False)  # the window takes dropped files, wherever they fall
-        line = QtWidgets.QHBoxLayout()
-        for widget in (self.attach_button, self.input, self.send_button, self.stop_button):
-            line.addWidget(widget)
+        self.list.setWordWrap(True)
+        self.list.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        buttons = QtWidgets.QHBoxLayout()
+        buttons.addWidget(self.attach_button)
+        buttons.addStretch()
+        for button in (self.send_button, self.stop_button):
+            buttons.addWidget(button)
         splitter = QtWidgets.QSplitter()
         for widgets in (
             (self.new_button, self.list, self.ceiling, self.ledger),
-            (self.text, self.reading, self.attached),
+            (self.text, self.reading, self.attached, self.input),
         ):
             side = QtWidgets.QWidget()
             column = QtWidgets.QVBoxLayout(side)
             for widget in widgets:
                 column.addWidget(widget)
             splitter.addWidget(side)
-        column.addLayout(line)
+        column.addLayout(buttons)
         splitter.setSizes([290, 670])
         self.setCentralWidget(splitter)
 
@@ -159,7 +163,7 @@ class Window(QtWidgets.QMainWindow):
         self.running = None
         self.list.item(self.conversations.index(conversation)).setText(conversation.title)
         self.ceiling.show_peak(stats.peak_rss_bytes)
-        self.statusBar().showMessage(f"{stats.tokens_seen:,} tokens seen, {stats.kept_tokens:,} of them kept")
+        self.statusBar().showMessage(remembered(stats))
         self._set_busy("")
 
     def _failed(self, reason: str) -> None:
@@ -225,6 +229,13 @@ class Window(QtWidgets.QMainWindow):
         self.text.moveCursor(QTextCursor.MoveOperation.End)
         self.text.textCursor().insertText(text, style)
         self.text.ensureCursorVisible()
+
+
+def remembered(stats: edgekv.Stats) -> str:
+    """Say where the tokens of a conversation lie."""
+    lies = {"in memory": stats.kept_tokens, "on the disk": stats.recallable_tokens, "forgotten": stats.forgotten_tokens}
+    places = ", ".join(f"{n_tokens:,} {place}" for place, n_tokens in lies.items() if n_tokens)
+    return f"{stats.tokens_seen:,} tokens seen: {places}"
 
 
 def _beside(files: tuple[str, ...]) -> str:
