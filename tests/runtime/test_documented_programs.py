@@ -40,6 +40,7 @@ DEAR = {"benchmark.md", "evaluation-tasks.md", "inspect.md"}  # they take more t
 TESTS = {"pytest", "memory_ceiling"}
 CLIENTS = {"openai", "anthropic", "langchain_openai", "client"}
 OTHERS = {"edgekv", "rt", "session", "scoring"}
+# clients find the server at its own port in place of the one that pages name
 ASK_SERVER = """
 import socket
 connect = socket.create_connection
@@ -170,6 +171,7 @@ def lent(here, monkeypatch):
 @pytest.fixture
 def hub(here, monkeypatch, tiny_model):
     """A hub with the model that a page names."""
+    pytest.importorskip("huggingface_hub")
     with serving() as hub:
         hub.repos["OWNER/MODEL"] = {"tiny-Q4_K_M.gguf": tiny_model(n_layer=2).read_bytes()}
         monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
@@ -204,6 +206,7 @@ def test_clients_run_as_they_stand(here):
     application = app(memory="4GiB", budget=256, threads=1)
     with served(application) as address:
         whole = [program for page in PAGES for program in programs(page, CLIENTS)]
+        assert len(whole) >= 4
         run_program("-c", "\n".join([ASK_SERVER.format(port=urlsplit(address).port), *whole]), folder=here)
     application.close()
 
