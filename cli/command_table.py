@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import shlex
 from collections import UserDict
 from collections.abc import Iterator
 from typing import Any
@@ -99,6 +100,8 @@ class Commands(typer.core.TyperGroup):
         """Return the command that is named. Raises UsageError, which says what is meant."""
         if args[0] in MEANT and args[0] not in self.commands:
             ctx.fail(f"edgekv has no command {args[0]!r}; write `{MEANT[args[0]]}`")
+        if " " in args[0]:
+            ctx.fail(f"{args[0]!r} is no command; a question is asked by `edgekv ask {shlex.quote(args[0])}`")
         return super().resolve_command(ctx, args)
 
 

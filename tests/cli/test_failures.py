@@ -80,6 +80,35 @@ def test_names_of_other_programs_say_what_is_meant(typed, meant):
     assert f"no command '{typed}'; write `{meant}`" in ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["chat", "-c", "4096"], "no option -c; write --memory SIZE"),
+        (["serve", "--ctx-size=4096"], "no option --ctx-size; write --memory SIZE"),
+        (["chat", "-ngl", "99"], "no option -ngl; write --gpu-layers N"),
+        (["ask", "-n", "50", "Hello"], "no option -n; write --max-tokens N"),
+        (["chat", "--temperature", "0.5"], "no option --temperature; write --temp NUMBER"),
+        (["complete", "-p", "Hello"], "no option -p; write the text itself"),
+    ],
+)
+def test_options_of_other_programs_say_what_is_meant(arguments, meant):
+    ended = run_here(*arguments)
+    assert ended.returncode == 2
+    assert meant in ended.stderr
+
+
+def test_an_option_that_a_command_does_not_have_is_not_told_of():
+    ended = run_here("serve", "-n", "5")
+    assert "--max-tokens" not in ended.stderr
+    assert "No such option '-n'" in ended.stderr
+
+
+def test_a_question_without_a_command_is_told_which_asks_it():
+    ended = run_here("Who is Toto?")
+    assert ended.returncode == 2
+    assert "edgekv ask 'Who is Toto?'" in ended.stderr
+
+
 def test_help_is_a_command():
     assert run_here("help").stdout == run_here("--help").stdout
     assert run_here("help", "plan").stdout == run_here("plan", "--help").stdout
