@@ -21,8 +21,8 @@ from .row_files import Keeper, Mark, Rows, RowsFile
 class Archive:
     """The rows of a conversation's tokens in a private file, which is made for the first eviction.
 
-    Call `append` before every eviction, and `cut`, `go_to` or `restart` whenever the cells of the conversation are
-    replaced. Archives that began with the same mark have their first segments in common.
+    Call `append`, or `take` and later `write`, before every eviction, and `cut`, `go_to` or `restart` whenever the
+    cells of the conversation are replaced. Archives that began with the same mark have their first segments in common.
 
     keeper: has its files; None = they are temporary
     asked: tokens at the end of the last prompt, which recall; once more after each eviction while the reply goes on
@@ -52,6 +52,7 @@ class Archive:
         if self._rows is not None:
             self._rows.close()
         self._rows = None
+        self._n_taken: int | None = None  # tokens of the cache whose rows were taken last; None = those are written
         self._files: tuple[RowsFile, ...] = ()
         self._base: Mark | None = None  # the mark that it began with, whose rows nobody may write over
 
@@ -111,6 +112,7 @@ class Archive:
 
     def cut(self, n_past: int) -> None:
         """Forget the positions from n_past on."""
+        self.write()
         if n_past < self._begin or (n_past == self._begin and self._failure):
             self._restart(n_past)
             return
@@ -150,6 +152,7 @@ class Archive:
 
     def mark(self, n_past: int) -> Mark:
         """Return a mark of the first n_past tokens, which are all that were fed."""
+        self.write()
         rows = self.rows
         mark = Mark(n_past, None if rows is None else rows._replace(archive=rows.archive.copy()))
         self._marks.add(mark)
@@ -273,6 +276,16 @@ class Archive:
 
     def append(self, cache: Cache) -> None:
         """Write the rows of all tokens that were fed since the last call. If that cannot be done, note why."""
+        self.take(cache, 0)
+        self.write()
+
+    def take(self, cache: Cache, n_kept: int) -> None:
+        """Have the rows of all tokens that were fed since the last call, so that their cells may be evicted.
+
+        Those of the newest n_kept tokens are only copied if they lie on a device: `write` writes them, while the device
+        computes what comes next. If that cannot be done, note why.
+        """
+        self.write()
         if not self._is_readable:
             return
         try:
@@ -280,11 +293,24 @@ class Archive:
             if self._shares(rows.end):
                 self._branch(cache, self._limit_bytes)
             self._tell_keeper(cache)
-            rows.append(cache)
+            rows.take(cache, n_kept)
         except ArchiveError as error:
             self._note(str(error))
-        else:
-            if rows.end < cache.n_past and not self._failure:
+        self._n_taken = cache.n_past
+        if self._rows is None or self._rows.n_taken == 0:
+            self.write()
+
+    def write(self) -> None:
+        """Write the rows that were taken. If that cannot be done, note why."""
+        n_taken, self._n_taken = self._n_taken, None
+        if n_taken is None:
+            return
+        if (rows := self._rows) is not None:
+            try:
+                rows.write()
+            except ArchiveError as error:
+                self._note(str(error))
+            if rows.end < n_taken and not self._failure:
                 self._note(f"its {format_size(self._limit_bytes)} are full")
         if self.keeper is not None:
             self.keeper.has_appended()

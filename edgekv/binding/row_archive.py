@@ -95,6 +95,11 @@ class RowArchive:
         return int(self._library.edgekv_archive_end(self._handle))
 
     @property
+    def n_taken(self) -> int:
+        """Tokens whose rows were taken and are not written."""
+        return int(self._library.edgekv_archive_n_taken(self._handle))
+
+    @property
     def written_bytes(self) -> int:
         """Bytes written so far."""
         return int(self._library.edgekv_archive_written_bytes(self._handle))
@@ -118,6 +123,19 @@ class RowArchive:
         Raises ArchiveError if the file cannot be written, and NativeError if some of them were evicted.
         """
         library.call("edgekv_archive_append", self._handle, cache.handle)
+
+    def take(self, cache: Cache, n_kept: int) -> None:
+        """Have the rows of all tokens that the cache was fed since the last call, so that their cells may be evicted.
+
+        n_kept: newest tokens, at most, whose rows are copied from a device, and wait for `write`; others are written
+
+        Raises the errors of `append`. What was taken before is written first.
+        """
+        library.call("edgekv_archive_take", self._handle, cache.handle, n_kept)
+
+    def write(self) -> None:
+        """Write the rows that were taken. Raises ArchiveError if the file cannot be written; they are lost then."""
+        library.call("edgekv_archive_write", self._handle)
 
     def cut(self, end: int) -> None:
         """Forget the positions from `end` on."""

@@ -80,6 +80,7 @@ class BlockLoop(NotedCells):
         """Evict the cells beyond the budget, as before the next block."""
         self.forget_open()
         run(self._compact(full=True), self._decoder.decode)
+        self._write_taken()
 
     def read(
         self, tokens: Iterable[int], after_ubatch: Callable[[int], bool], probe: Sequence[int] = (), **how: Any
@@ -132,6 +133,7 @@ class BlockLoop(NotedCells):
                     observe(ubatch[0])
                 yield from self._feed(ubatch, want_logits=observe is not None, probe=probe)
                 if not (yield from after_ubatch(len(ubatch))):
+                    self._write_taken()
                     return False
             if observe is not None:
                 observe(last[0])
@@ -139,9 +141,11 @@ class BlockLoop(NotedCells):
             yield from self._feed(last, want_logits=observe is not None or (want_logits and is_end), probe=probe)
             yield from self._compact(probe, is_last=is_last)
             if not (yield from after_ubatch(len(last))):
+                self._write_taken()
                 return is_end
         if not block:  # all of the prompt is held back, and what came before it may not have its scores yet
             yield from self._compact(probe, is_last=True)
+        self._write_taken()
         if recalls and self.archive is not None:
             self.archive.asked = list(held.tokens)
             if not (yield from self._recall(ROUNDS, while_recalling)):
@@ -248,6 +252,8 @@ class BlockLoop(NotedCells):
         row = yield Feed(self.cache, tokens, want_logits, draft)
         seconds = time.perf_counter() - started
         self._note_fed()
+        if generating:
+            self._write_taken()
         self.logits_row = row
         self.work.decode_s += seconds
         self.work.drafted += len(draft)
@@ -273,7 +279,7 @@ class BlockLoop(NotedCells):
             self._since_probe += self.cache.n_past - self._scored_at
         due = full or options.parsed_policy.carries
         if due or (self.archive is not None and self.archive.keeper is not None):
-            self.archive_fed()  # also without an eviction, since the rows are laid out anew
+            self._take_fed()  # also without an eviction, since the rows are laid out anew
         if not due:
             self._scored_at = self.cache.n_past
             return

@@ -168,11 +168,26 @@ class NotedCells:
 
     def archive_fed(self) -> None:
         """Archive the tokens that were fed since the last time."""
+        self._take_fed()
+        self._write_taken()
+
+    def _take_fed(self) -> None:
+        """Have the archive take the rows of these tokens, so that their cells may be evicted.
+
+        First it writes what it took before. So a device computes a block while the rows of the one before are written.
+        """
+        self._archive_by(lambda archive: archive.take(self.cache, self._options.block))
+
+    def _write_taken(self) -> None:
+        """Have the archive write what it took, where no more is taken soon."""
+        self._archive_by(Archive.write)
+
+    def _archive_by(self, step: Callable[[Archive], None]) -> None:
         archive = self.archive
         if archive is None:
             return
         started, n_before = time.perf_counter(), archive.written_bytes
-        archive.append(self.cache)
+        step(archive)
         self.work.archive_bytes += archive.written_bytes - n_before
         self.work.archive_s += time.perf_counter() - started
 

@@ -99,6 +99,24 @@ EDGEKV_API enum edgekv_status edgekv_archive_append(
                             char * err,
                           size_t   err_size);
 
+// The same in two steps, so that a device computes while the host writes: take the rows, evict and feed, and then write them.
+// Rows in the host's memory are written when they are taken. Of those on a device the newest n_kept tokens' are copied to the host and kept;
+// the rows before are written. Taken rows count as archived once they are written. They are written before others are taken.
+//   statuses : those of edgekv_archive_append
+EDGEKV_API enum edgekv_status edgekv_archive_take(
+           struct edgekv_archive * archive,
+       const struct edgekv_cache * cache,
+                        uint32_t   n_kept,
+                            char * err,
+                          size_t   err_size);
+
+EDGEKV_API enum edgekv_status edgekv_archive_write(
+           struct edgekv_archive * archive,
+                            char * err,
+                          size_t   err_size);
+
+EDGEKV_API uint32_t edgekv_archive_n_taken(const struct edgekv_archive * archive); // tokens whose rows were taken and are not written
+
 // Forget the positions from `end` on. The cache goes back by other means.
 EDGEKV_API void edgekv_archive_cut(struct edgekv_archive * archive, int32_t end);
 
@@ -221,10 +239,12 @@ EDGEKV_API enum edgekv_status edgekv_cache_restore_archived(
 
 // Bytes that an archive holds, and a recall takes while it runs.
 //   n_probe : tokens of a probe, at most
+//   n_kept  : of edgekv_archive_take; 0 = the program appends
 EDGEKV_API uint64_t edgekv_archive_estimate_bytes(
                  const struct edgekv_shape * shape,
                                   uint32_t   n_probe,
-                                  uint32_t   n_cells);
+                                  uint32_t   n_cells,
+                                  uint32_t   n_kept);
 
 #ifdef __cplusplus
 }

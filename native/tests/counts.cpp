@@ -121,8 +121,10 @@ void test_archive(const Model & model, bool divided, bool turned, const Limits &
         counted.evict(false);
     }
     CHECK(feed(counted.cache, block) == EDGEKV_STATUS_OK);
-    check_counts(("block archived" + of).c_str(), of_a_block, append);
+    check_counts(("block taken" + of).c_str(), of_a_block,
+                 [&] { CHECK(edgekv_archive_take(archive, counted.cache.get(), block, nullptr, 0) == EDGEKV_STATUS_OK); });
     counted.evict(false);
+    check_counts(("block written" + of).c_str(), { 0, 0, 0, 0 }, [&] { CHECK(edgekv_archive_write(archive, nullptr, 0) == EDGEKV_STATUS_OK); });
 
     const std::vector<llama_token> question(n_rows, 17);
     CHECK(edgekv_cache_probe(counted.cache.get(), question.data(), question.size(), nullptr, 0, nullptr, 0) == EDGEKV_STATUS_OK);

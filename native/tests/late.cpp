@@ -1,5 +1,6 @@
 // Caches on a device that computes late: what the host copies, frees or divides there is what it would be on a device without delay.
 #include "cache_fixture.h"
+#include "edgekv_archive.h"
 #include "late_backend.h"
 #include "llama-context.h"
 
@@ -76,6 +77,80 @@ void test_holds(const char * path) {
     CHECK(edgekv_cache_holds(cache.get(), few.data(), few.size(), &found, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
 }
 
+struct CloseFile {
+    void operator()(std::FILE * file) const { std::fclose(file); }
+};
+using File = std::unique_ptr<std::FILE, CloseFile>;
+
+Bytes read_file(const File & file) {
+    Bytes bytes(1 << 20);
+    std::rewind(file.get());
+    bytes.resize(std::fread(bytes.data(), 1, bytes.size(), file.get()));
+    return bytes;
+}
+
+// What an archive took of a block is written while the next block waits to be computed, and is what an archive has that writes at once.
+void test_archive(const char * path) {
+    const Model          model(path, false, late::device(), 99);
+    const Context        context(model, "f16", 1, layout_for(n_ubatch, n_ubatch, 4, 0, 4096));
+    const edgekv_policy  policy = policy_of(EDGEKV_BASE_KEYDIFF);
+    const Cache          cache  = open_late(context);
+    std::map<bool, Bytes> written, cells;
+    for (const bool later : { false, true }) {
+        const File       file(std::tmpfile());
+        edgekv_archive * archive = nullptr;
+        CHECK(edgekv_cache_clear(cache.get(), nullptr, 0) == EDGEKV_STATUS_OK);
+        CHECK(edgekv_archive_open(cache.get(), fileno(file.get()), 0, UINT64_MAX, &archive, nullptr, 0) == EDGEKV_STATUS_OK);
+        feed_quietly(cache, n_ubatch);
+        for (int i = 0; i < 6; ++i) {
+            feed_quietly(cache, n_ubatch);
+            if (later) {
+                const size_t n_graphs = late::n_waiting();
+                CHECK(n_graphs > 0 && edgekv_archive_write(archive, nullptr, 0) == EDGEKV_STATUS_OK); // of the blocks before
+                CHECK(late::n_waiting() == n_graphs && edgekv_archive_end(archive) == (i == 0 ? 0 : cache->n_past - int(n_ubatch)));
+                CHECK(edgekv_archive_take(archive, cache.get(), 2 * n_ubatch, nullptr, 0) == EDGEKV_STATUS_OK);
+                CHECK(edgekv_archive_end(archive) < cache->n_past);
+            } else {
+                CHECK(edgekv_archive_append(archive, cache.get(), nullptr, 0) == EDGEKV_STATUS_OK);
+            }
+            CHECK(compact(cache, policy, n_ubatch) == EDGEKV_STATUS_OK);
+        }
+        CHECK(edgekv_archive_write(archive, nullptr, 0) == EDGEKV_STATUS_OK && edgekv_archive_end(archive) == cache->n_past);
+        edgekv_archive_free(archive);
+        written[later] = read_file(file);
+        cells[later]   = save(cache);
+    }
+    CHECK(!written[false].empty() && written[true] == written[false] && cells[true] == cells[false]);
+}
+
+// Rows that were taken and not written are cut as those that were written.
+void test_cut(const char * path) {
+    const Model      model(path, false, late::device(), 99);
+    const Context    context(model, "f16");
+    const Cache      cache = open_late(context);
+    const File       file(std::tmpfile());
+    edgekv_archive * archive = nullptr;
+    CHECK(edgekv_archive_open(cache.get(), fileno(file.get()), 0, UINT64_MAX, &archive, nullptr, 0) == EDGEKV_STATUS_OK);
+    const auto taken = [&] { return edgekv_archive_take(archive, cache.get(), 256, nullptr, 0) == EDGEKV_STATUS_OK; };
+    const auto written = [&] { return edgekv_archive_write(archive, nullptr, 0) == EDGEKV_STATUS_OK; };
+    for (int i = 0; i < 5; ++i) { // more than a segment
+        feed_quietly(cache, n_ubatch);
+    }
+    CHECK(taken());
+    edgekv_archive * copy = nullptr;
+    CHECK(edgekv_archive_copy(archive, &copy, nullptr, 0) == EDGEKV_STATUS_OK && edgekv_archive_end(copy) == 0);
+    edgekv_archive_free(copy);
+    const File other(std::tmpfile());
+    CHECK(edgekv_archive_branch(archive, cache.get(), 0, fileno(other.get()), UINT64_MAX, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    edgekv_archive_cut(archive, 140);
+    CHECK(written() && edgekv_archive_end(archive) == 140);
+    CHECK(taken());
+    edgekv_archive_cut(archive, 128);
+    CHECK(written() && edgekv_archive_end(archive) == 128);
+    CHECK(taken() && taken() && edgekv_archive_end(archive) == cache->n_past); // what was taken is written before more is
+    edgekv_archive_free(archive);
+}
+
 } // namespace
 
 // MODEL with recurrent states, and a plain one of two layers and two KV heads.
@@ -90,6 +165,8 @@ int main(int argc, char ** argv) {
         test_free(model);
     }
     test_holds(argv[2]);
+    test_archive(argv[2]);
+    test_cut(argv[2]);
     std::puts(n_failed == 0 ? "OK" : "FAILED");
     return n_failed == 0 ? 0 : 1;
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <numeric>
 #include <set>
 #include <unordered_map>
 
@@ -68,6 +69,9 @@ class LateDevice : public TestDevice {
     }
 
     size_t n_early() const { return n_early_; }
+    size_t n_waiting() const {
+        return std::accumulate(streams_.begin(), streams_.end(), size_t(0), [](size_t n, const LateStream * stream) { return n + stream->n_waiting(); });
+    }
 
   private:
     class LateStream : public Stream {
@@ -81,6 +85,8 @@ class LateDevice : public TestDevice {
                 compute_now(waiting_.front().graph());
             }
         }
+
+        size_t n_waiting() const { return waiting_.size(); }
 
         bool touches(const char * begin, size_t n_bytes) const {
             return std::any_of(waiting_.begin(), waiting_.end(), [&](const Work & work) { return work.touches(begin, n_bytes); });
@@ -105,3 +111,5 @@ LateDevice & only() {
 ggml_backend_dev_t late::device() { return only().get(); }
 
 size_t late::n_freed_early() { return only().n_early(); }
+
+size_t late::n_waiting() { return only().n_waiting(); }

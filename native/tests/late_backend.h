@@ -13,4 +13,7 @@ ggml_backend_dev_t device(); // the one that there is
 // Buffers that were freed while a graph was still to read or write there.
 size_t n_freed_early();
 
+// Graphs that wait to be computed.
+size_t n_waiting();
+
 } // namespace late

@@ -6,9 +6,11 @@ the same bytes. `pytest --device rpc` runs the other tests of archives with rows
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from archived_kinds import ARCHIVED, KINDS, each_kind
-from small import words
+from small import SETTINGS, words
 from test_archive import (  # noqa: F401 (they are tests of this module as well)
     file,
     open_archived,
@@ -17,12 +19,17 @@ from test_archive import (  # noqa: F401 (they are tests of this module as well)
     test_a_recall_in_steps_brings_what_one_brings,
     test_recalled_rows_are_to_the_bit_those_that_were_evicted,
     test_what_is_recalled_is_what_the_reference_finds_best,
+    tokens_of,
 )
+from test_archive_faults import use_instead
 from test_turned_archive import (  # noqa: F401 (likewise)
     test_a_hot_key_whose_row_cannot_be_read_is_turned_as_the_cell_has_it,
     test_keys_are_turned_once_from_what_was_archived,
 )
 
+from edgekv.archive.session_archive import Archive
+from edgekv.binding.cache import Cache
+from edgekv.binding.row_archive import RowArchive
 from edgekv.generation.sampler import GREEDY
 
 STAGED = {name: options for name, options in KINDS.items() if name != "slots"} | {
@@ -73,3 +80,80 @@ def test_a_session_leaves_what_it_leaves_on_the_host(open_runtime, monkeypatch, 
         pytest.skip("evictions turn keys by graphs then, which round otherwise")
     expected = lived(open_runtime, "auto", monkeypatch, **options)
     assert lived(open_runtime, staging, monkeypatch, **options) == expected
+
+
+@pytest.mark.parametrize("n_feeds", [1, 2])
+def test_a_block_is_written_once_the_next_one_is_fed(open_runtime, monkeypatch, n_feeds):
+    """A device computes the next block meanwhile: nothing of the writing waits for it (`tests/native -k late`)."""
+    steps, feeds = [], "feed " * n_feeds
+
+    def noted(owner, name):
+        method = getattr(owner, name)
+
+        def call(*arguments, **further):
+            steps.append(name)
+            return method(*arguments, **further)
+
+        monkeypatch.setattr(owner, name, call)
+
+    for owner, name in ((RowArchive, "take"), (Cache, "compact"), (Cache, "feed"), (RowArchive, "write")):
+        noted(owner, name)
+    with open_runtime(**ARCHIVED, ubatch=SETTINGS["block"] // n_feeds) as rt, rt.session() as session:
+        session.read(words(150))
+        first, *others, last = " ".join(steps).split("take ")[1:]
+        assert first == f"write compact {feeds}"  # it has more than a block
+        assert len(others) > 3
+        assert set(others) == {f"compact {feeds}write "}
+        assert last == "compact write"
+        assert session.stats.archived_tokens == session.n_past
+
+
+@pytest.mark.parametrize("n_feeds", [8, 9])
+def test_a_reading_that_is_stopped_has_written_what_it_took(open_runtime, n_feeds):
+    """The end is after a block, or in the midst of one."""
+    feeds = itertools.count(1)
+    with open_runtime(**ARCHIVED, ubatch=SETTINGS["block"] // 2) as rt:
+        loop = rt.block_loop
+        loop.archive = Archive(None, lambda: 1 << 30)
+        assert not loop.read(tokens_of(1000), lambda _n: next(feeds) < n_feeds)
+        end = loop.archive.positions[1]
+        assert end > 0
+        assert {*range(end, loop.cache.n_past)} <= {*loop.cache.positions(0, 0).tolist()}
+
+
+def test_what_a_reading_that_fails_took_is_written(open_runtime, monkeypatch):
+    """Cells of these rows were evicted."""
+    compact = Cache.compact
+
+    def compact_and_fail(cache, *arguments, **further):
+        compact(cache, *arguments, **further)
+        raise ZeroDivisionError
+
+    with open_runtime(**ARCHIVED) as rt, rt.session() as session:
+        session.read(words(100))
+        with monkeypatch.context() as patch:
+            patch.setattr(Cache, "compact", compact_and_fail)
+            with pytest.raises(ZeroDivisionError):
+                session.read(words(100, "more"))
+        assert session.stats.archived_tokens == session.n_past
+        session.read(words(100, "most"))
+        assert session.stats.archive_failure == ""
+        assert session.stats.forgotten_tokens == 0
+
+
+def test_rows_that_were_taken_and_cannot_be_written_are_named(open_runtime, monkeypatch):
+    """The disk is full once the rows of a block have left the device."""
+    with open_runtime(**ARCHIVED) as rt, rt.session() as session:
+        session.read(words(100))
+        archive = session._conversation.state.archive
+        n_archived = archive.n_tokens
+        compact = Cache.compact
+
+        def compact_then_fill(cache, *arguments, **further):
+            compact(cache, *arguments, **further)
+            use_instead(archive, "/dev/full")
+
+        monkeypatch.setattr(Cache, "compact", compact_then_fill)
+        session.read(words(100, "more"))
+        assert f"No space left on device; tokens from {n_archived:,} on are forgotten" in session.stats.archive_failure
+        assert session.stats.archived_tokens == n_archived

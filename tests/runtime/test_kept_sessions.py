@@ -142,7 +142,8 @@ def copied_at_writes(monkeypatch, folder, into):
         monkeypatch.setattr(owner, name, call)
 
     watched(Journal, "append")
-    watched(RowArchive, "append")
+    watched(RowArchive, "take")
+    watched(RowArchive, "write")
     watched(RowFolder, "remove_others")
     return copies
 

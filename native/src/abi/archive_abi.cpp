@@ -59,7 +59,23 @@ void edgekv_archive_free(struct edgekv_archive * archive) { delete archive; }
 enum edgekv_status edgekv_archive_append(struct edgekv_archive * archive, const struct edgekv_cache * cache, char * err, size_t err_size) {
     return guard(err, err_size, [&] {
         require(archive && cache, "archive or cache is NULL");
-        archive->append(*cache);
+        archive->take(*cache, 0);
+        archive->write();
+    });
+}
+
+enum edgekv_status edgekv_archive_take(struct edgekv_archive * archive, const struct edgekv_cache * cache, uint32_t n_kept, char * err,
+                                       size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(archive && cache, "archive or cache is NULL");
+        archive->take(*cache, n_kept);
+    });
+}
+
+enum edgekv_status edgekv_archive_write(struct edgekv_archive * archive, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(archive, "archive is NULL");
+        archive->write();
     });
 }
 
@@ -69,6 +85,7 @@ void edgekv_archive_cut(struct edgekv_archive * archive, int32_t end) {
     }
 }
 
+uint32_t edgekv_archive_n_taken(const struct edgekv_archive * archive) { return archive == nullptr ? 0 : archive->n_taken(); }
 int32_t  edgekv_archive_begin(const struct edgekv_archive * archive) { return archive == nullptr ? 0 : archive->begin(); }
 int32_t  edgekv_archive_end(const struct edgekv_archive * archive) { return archive == nullptr ? 0 : archive->end(); }
 uint64_t edgekv_archive_written_bytes(const struct edgekv_archive * archive) { return archive == nullptr ? 0 : archive->written_bytes(); }
@@ -146,9 +163,9 @@ enum edgekv_status edgekv_cache_restore_archived(struct edgekv_cache * cache, co
     });
 }
 
-uint64_t edgekv_archive_estimate_bytes(const struct edgekv_shape * shape, uint32_t n_probe, uint32_t n_cells) {
+uint64_t edgekv_archive_estimate_bytes(const struct edgekv_shape * shape, uint32_t n_probe, uint32_t n_cells, uint32_t n_kept) {
     if (shape == nullptr) {
         return 0;
     }
-    return Recall::estimate_bytes(*shape, n_probe, n_cells);
+    return edgekv_archive::taken_bytes(*shape, n_kept) + Recall::estimate_bytes(*shape, n_probe, n_cells);
 }

@@ -1,7 +1,6 @@
 #include "archive/archive.h"
 
 #include "archive/file_access.h"
-#include "archive/row_transfer.h"
 #include "hooks/status.h"
 
 #include <algorithm>
@@ -57,6 +56,7 @@ edgekv_archive::edgekv_archive(const edgekv_archive & other) :
 void edgekv_archive::branch(const edgekv_cache & cache, int32_t end, int fd, uint64_t limit_bytes) {
     require_same_rows(cache);
     require(fd >= 0, "fd is no file");
+    require(taken_.empty(), "an archive branches after what it took was written");
     require(end >= begin_ && end <= end_ && end <= cache.n_past, "an archive branches at a position that it has, and that was fed");
     const int32_t room = room_of(limit_bytes);
     end                = std::max(begin_, std::min(end, room));
@@ -108,6 +108,12 @@ void edgekv_archive::require_same_rows(const edgekv_cache & cache) const {
 }
 
 void edgekv_archive::cut(int32_t end) {
+    while (!taken_.empty() && taken_.back().begin() >= end) {
+        taken_.pop_back();
+    }
+    if (!taken_.empty()) {
+        taken_.back().cut(end);
+    }
     if (end <= end_) {
         end_          = std::max(begin_, end);
         limit_        = room_; // the next rows follow without a gap
@@ -115,7 +121,8 @@ void edgekv_archive::cut(int32_t end) {
     }
 }
 
-void edgekv_archive::append(const edgekv_cache & cache) {
+void edgekv_archive::take(const edgekv_cache & cache, uint32_t n_kept) {
+    write();
     require_same_rows(cache);
     const int32_t to = std::min(cache.n_past, limit_);
     if (to <= end_ || file_.heads().empty()) {
@@ -129,50 +136,54 @@ void edgekv_archive::append(const edgekv_cache & cache) {
         fail(EDGEKV_STATUS_INVALID_STATE, "position %d lies in a file that is only read; branch before appending", end_);
     }
     llama_synchronize(cache.ctx);
-    RowReader     rows(cache);
-    const int32_t from = end_;
+    RowReader rows(cache);
+    n_threads_ = cache.is_copied() ? cache.shape.n_threads : 1;
     try {
-        for (int32_t p = from; p < to;) {
+        for (int32_t p = end_; p < to;) {
             const uint32_t n = std::min<uint32_t>(to - p, SegmentFile::n_tokens - static_cast<uint32_t>(p) % SegmentFile::n_tokens);
-            append_segment(cache, rows, p, n);
+            taken_.emplace_back(cache, rows, p, n);
+            if (!cache.is_copied() || static_cast<uint32_t>(to - p) > n_kept) {
+                write();
+            }
             p += static_cast<int32_t>(n);
-            end_ = p;
         }
     } catch (const Error &) {
-        limit_ = end_; // what comes later would leave a gap
+        forget_taken();
+        throw;
+    } catch (...) { // there was no memory; all rows are still in the cache
+        taken_.clear();
         throw;
     }
-    const uint64_t first = file_.segment_begin(from);
-    begin_writing_out(file_.fd(), first, file_.segment_begin(to - 1) + file_.segment_bytes() - first);
 }
 
-// Write n rows of every head from position p on, all of one segment. Newest tokens lie in the newest open rows of every head.
-void edgekv_archive::append_segment(const edgekv_cache & cache, RowReader & rows, int32_t p, uint32_t n) {
-    struct Run {
-        size_t          head;
-        const int32_t * rope_positions;
-    };
-    for (size_t pool = 0; pool < cache.pools().size(); ++pool) {
-        std::vector<Run>      runs;
-        std::vector<uint32_t> firsts; // rows
-        each_head_of(cache.layers(), pool, [&](uint32_t il, uint32_t g) {
-            const HeadView  cells = cache.cells(il, g);
-            const uint32_t  cell  = cells.n - static_cast<uint32_t>(cache.n_past - p);
-            const int32_t * at    = cells.rope_positions() + cell;
-            if (!std::equal(at, at + n, cells.position + cell)) {
-                first_turned_ = std::min(first_turned_, p);
-            }
-            runs.push_back({ cache.layers()[il].first_head + size_t(g), at });
-            firsts.push_back(static_cast<uint32_t>(cache.first_row(il, g)) + cell);
-        });
-        rows.read(pool, firsts, n, [&](size_t i, const char * keys, const char * values) {
-            for (const bool of_values : { false, true }) {
-                const size_t size = of_values ? file_.heads()[runs[i].head].v : file_.heads()[runs[i].head].k;
-                if (size > 0) {
-                    file_.write(runs[i].head, of_values, p, n, of_values ? values : keys, runs[i].rope_positions);
-                    written_bytes_ += n * (size + SegmentFile::mark_bytes(of_values));
-                }
-            }
-        });
+void edgekv_archive::write() {
+    if (taken_.empty()) {
+        return;
     }
+    const int32_t from = end_;
+    Team          team(n_threads_);
+    try {
+        for (const TakenSegment & segment : taken_) {
+            written_bytes_ += segment.write(file_, team);
+            first_turned_ = segment.is_turned() ? std::min(first_turned_, segment.begin()) : first_turned_;
+            end_          = segment.end();
+        }
+    } catch (...) {
+        forget_taken();
+        throw;
+    }
+    taken_.clear();
+    const uint64_t first = file_.segment_begin(from);
+    begin_writing_out(file_.fd(), first, file_.segment_begin(end_ - 1) + file_.segment_bytes() - first);
+}
+
+// What comes later would leave a gap.
+void edgekv_archive::forget_taken() {
+    taken_.clear();
+    limit_ = end_;
+}
+
+uint64_t edgekv_archive::taken_bytes(const edgekv_shape & shape, uint32_t n_kept) {
+    const uint64_t n_tokens = std::max(n_kept, SegmentFile::n_tokens);
+    return is_staged(shape, staging()) ? n_tokens * (shape.cell_bytes + shape.n_head_total * sizeof(int32_t)) : 0;
 }

@@ -2,14 +2,11 @@
 #pragma once
 
 #include "archive/segment_file.h"
+#include "archive/taken_segment.h"
 #include "cache/cache.h"
 
 #include <cstdint>
 #include <vector>
-
-namespace edgekv {
-class RowReader;
-}
 
 struct edgekv_archive {
     edgekv_archive(const edgekv_cache & cache, int fd, int32_t begin, uint64_t limit_bytes);
@@ -27,8 +24,14 @@ struct edgekv_archive {
     // Go on with the positions [first, end) of a file, from byte `offset` on, and write there. What lies before `first` stays.
     void resume(int fd, uint64_t offset, int32_t first, int32_t end, uint64_t limit_bytes);
 
-    // Write the rows of the tokens that the cache was fed since. Throws Error; after one of the file nothing is written until a cut.
-    void append(const edgekv_cache & cache);
+    // Have the rows of the tokens that the cache was fed since: copies of the newest n_kept tokens' on a device, and all others written.
+    // So their cells may be evicted. Throws Error; after one of the file nothing is written until a cut.
+    void take(const edgekv_cache & cache, uint32_t n_kept);
+
+    void write(); // what was taken; throws Error likewise
+
+    // Bytes that rows take which were taken and are not written.
+    static uint64_t taken_bytes(const edgekv_shape & shape, uint32_t n_kept);
 
     void cut(int32_t end);
 
@@ -43,6 +46,7 @@ struct edgekv_archive {
     const edgekv::SegmentFile & file() const { return file_; }
     int32_t                     begin() const { return begin_; }
     int32_t                     end() const { return end_; }
+    uint32_t                    n_taken() const { return taken_.empty() ? 0 : static_cast<uint32_t>(taken_.back().end() - end_); }
     uint64_t                    written_bytes() const { return written_bytes_; }
     bool                        is_full() const { return end_ >= limit_; }
     bool                        is_turned() const { return first_turned_ < end_; } // whether a key is, by another position than its own
@@ -50,7 +54,7 @@ struct edgekv_archive {
   private:
     int32_t room_of(uint64_t limit_bytes) const;
     void    find_first_turned(int32_t from);
-    void    append_segment(const edgekv_cache & cache, edgekv::RowReader & rows, int32_t p, uint32_t n);
+    void    forget_taken();
 
     edgekv::SegmentFile file_;
     int32_t             begin_;
@@ -59,4 +63,7 @@ struct edgekv_archive {
     int32_t             limit_; // first position that is not written: the same, or where writing failed
     int32_t             first_turned_ = INT32_MAX;
     uint64_t            written_bytes_ = 0;
+
+    std::vector<edgekv::TakenSegment> taken_; // the positions from end_ on, which are not written yet
+    uint32_t                          n_threads_ = 1; // that write them
 };

@@ -5,7 +5,7 @@
 
 namespace edgekv {
 
-RowTransfer::RowTransfer(const edgekv_cache & cache) : cache_(cache), room_(cache.is_copied() ? most_bytes : 0) {
+RowTransfer::RowTransfer(const edgekv_cache & cache) : cache_(cache) {
     rows_.reserve(cache.is_copied() ? most_rows : 0);
 }
 
@@ -22,10 +22,11 @@ size_t RowTransfer::n_fitting() const {
     return std::min((capacity_ - 4 * Graph::alignment) / of_a_row, most_rows / 2);
 }
 
-RowReader::Rows RowReader::copied(const uint32_t * firsts, size_t n_runs, uint32_t n) {
+RowReader::Rows RowReader::copied(const uint32_t * firsts, size_t n_runs, uint32_t n, Room & room) {
     packet_.n_keys   = n_runs * n;
     packet_.n_values = packet_.value_bytes > 0 ? packet_.n_keys : 0;
-    char * const keys = room_.data(), * const values = keys + packet_.values();
+    room.emplace_back(new char[packet_.key_rows()]);
+    char * const keys = room.back().get(), * const values = keys + packet_.values();
     if (graphs_ != nullptr) {
         rows_.resize(packet_.n_keys);
         for (size_t i = 0; i < n_runs; ++i) {

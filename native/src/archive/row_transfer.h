@@ -7,14 +7,16 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace edgekv {
 
-// What both directions have in common: a pool of rows, and room for what one copy takes.
+// What both directions have in common: a pool of rows, and how many of them one copy takes.
 class RowTransfer {
   public:
-    // Bytes that one takes in the host's memory, at most: a copy, the one that a client of RPC makes of it, and the list of its rows.
+    // Bytes that one takes in the host's memory beside what a reader returns, at most: a copy, the one that a client of RPC makes of it,
+    // and the list of its rows.
     static uint64_t bytes(bool copied) { return copied ? 2 * most_bytes + most_rows * sizeof(int32_t) : 0; }
 
   protected:
@@ -29,12 +31,12 @@ class RowTransfer {
     const FlatCache::Pool * pool_     = nullptr;
     RowGraphs *             graphs_   = nullptr; // that copy its rows; NULL = they are copied run by run
     RowPacket               packet_   = {};
-    std::vector<char>       room_;
     std::vector<int32_t>    rows_;    // of the pool: those of the packet
 
-  private:
     static constexpr size_t most_bytes = 2 << 20; // of a copy
-    static constexpr size_t most_rows  = 1 << 14;
+
+  private:
+    static constexpr size_t most_rows = 1 << 14;
 
     size_t capacity_ = 0; // bytes
 };
@@ -42,15 +44,19 @@ class RowTransfer {
 // Reads adjacent rows of heads, in few copies.
 class RowReader : RowTransfer {
   public:
+    using Room = std::vector<std::unique_ptr<char[]>>;
+
     explicit RowReader(const edgekv_cache & cache) : RowTransfer(cache) {}
 
     // Call f(i, keys, values) for every i, with n rows of a pool from row firsts[i] on, n at most a segment's. Latents have no values.
-    template <typename F> void read(size_t pool, const std::vector<uint32_t> & firsts, uint32_t n, F f) {
+    // If the cache lies on a device, rows are copied to `room`, which grows; else they stay where they are.
+    template <typename F> void read(size_t pool, const std::vector<uint32_t> & firsts, uint32_t n, Room & room, F f) {
         set_pool(pool);
-        const size_t n_at_once = is_copied() ? std::max<size_t>(1, n_fitting() / n) : 1;
+        const bool   is_copied = cache_.is_copied();
+        const size_t n_at_once = is_copied ? std::max<size_t>(1, n_fitting() / n) : 1;
         for (size_t begin = 0; begin < firsts.size(); begin += n_at_once) {
             const size_t n_runs = std::min(n_at_once, firsts.size() - begin);
-            const Rows   rows   = is_copied() ? copied(&firsts[begin], n_runs, n) : in_place(firsts[begin]);
+            const Rows   rows   = is_copied ? copied(&firsts[begin], n_runs, n, room) : in_place(firsts[begin]);
             for (size_t i = 0; i < n_runs; ++i) {
                 f(begin + i, rows.keys + i * n * packet_.key_bytes, rows.values + i * n * packet_.value_bytes);
             }
@@ -63,14 +69,14 @@ class RowReader : RowTransfer {
         const char * values;
     };
 
-    Rows copied(const uint32_t * firsts, size_t n_runs, uint32_t n);
+    Rows copied(const uint32_t * firsts, size_t n_runs, uint32_t n, Room & room);
     Rows in_place(uint32_t row) const;
 };
 
 // Writes rows of a pool, in few copies: keys first, then values.
 class RowWriter : RowTransfer {
   public:
-    explicit RowWriter(const edgekv_cache & cache) : RowTransfer(cache) {}
+    explicit RowWriter(const edgekv_cache & cache) : RowTransfer(cache), room_(cache.is_copied() ? most_bytes : 0) {}
 
     void begin(size_t pool) { set_pool(pool); }
     void write(bool values, size_t row, const char * bytes); // may throw Error, if a device fails
@@ -78,6 +84,8 @@ class RowWriter : RowTransfer {
 
   private:
     void send_runs(ggml_tensor * to, const char * bytes, const int32_t * rows, size_t n) const;
+
+    std::vector<char> room_;
 };
 
 } // namespace edgekv
