@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from diagonals import diagonal
 from policy_arrays import BACKENDS, SHARED, SMALL, Shape, budget_of, names_read, needed
 
 from edgekv import BudgetError, ConfigError, NativeError, PolicyError
@@ -138,10 +139,10 @@ CASES = [
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("safeguard", [0, 0.1, 0.2, 1 / 3, 0.5, 0.9, 1])
-@pytest.mark.parametrize(("seed", "n_heads", "n_most", "levels"), CASES)
-def test_budgets_are_those_of_a_sorted_list(seed, n_heads, n_most, levels, safeguard, backend):
+@pytest.mark.parametrize(("case", "safeguard"), diagonal(CASES, [0, 0.1, 0.2, 1 / 3, 0.5, 0.9, 1], n=3))
+def test_budgets_are_those_of_a_sorted_list(case, safeguard, backend):
     """And sum exactly; none above what a head holds or may hold, none below its protected cells."""
+    seed, n_heads, n_most, levels = case
     rng = np.random.default_rng(seed)
     for _ in range(3):
         heads = random_heads(rng, n_heads, n_most, levels)

@@ -22,6 +22,13 @@ def model(tiny_model):
         yield model
 
 
+@pytest.fixture(scope="module")
+def published(default_model):
+    """The vocabulary of the default model."""
+    with prose.vocabulary(str(default_model)) as model:
+        yield model
+
+
 def answers_of_needles(document: Document) -> set[str]:
     """Return the values that the question's keys open, by all codes of the text."""
     codes = re.findall(r"One access code for (\S+) is (\S+)\.", document.text)
@@ -74,31 +81,28 @@ def test_answers_follow_from_the_text_and_lengths_are_kept(model, task: str, n_t
 
 
 @pytest.mark.parametrize("task", ruler.TASKS)
-def test_the_default_model_gets_the_published_sizes_from_1000_tokens_on(default_model, task: str) -> None:
+def test_the_default_model_gets_the_published_sizes_from_1000_tokens_on(published, task: str) -> None:
     sizes = {"niah_multivalue": 4, "niah_multiquery": 4, "vt": 5, "cwe": 10, "fwe": 3}
-    with prose.vocabulary(str(default_model)) as model:
-        for n_tokens in (1000, 6000):
-            document = ruler.document(task, model, None, n_tokens, 5)
-            assert len(document.questions[0].answers) == sizes.get(task, 1)
-            assert n_tokens - 90 <= len(model.tokenize(document.text)) <= n_tokens + 4
-            assert set(document.questions[0].answers) == expected(task, document)
-            n_codes = len(re.findall("One access code for", document.text))
-            assert n_codes == {"niah_multikey_1": 4, "niah_multivalue": 4, "niah_multiquery": 4}.get(
-                task, 1 if "single" in task else n_codes
-            )
+    for n_tokens in (1000, 6000):
+        document = ruler.document(task, published, None, n_tokens, 5)
+        assert len(document.questions[0].answers) == sizes.get(task, 1)
+        assert n_tokens - 90 <= len(published.tokenize(document.text)) <= n_tokens + 4
+        assert set(document.questions[0].answers) == expected(task, document)
+        n_codes = len(re.findall("One access code for", document.text))
+        assert n_codes == {"niah_multikey_1": 4, "niah_multivalue": 4, "niah_multiquery": 4}.get(
+            task, 1 if "single" in task else n_codes
+        )
 
 
-def test_words_come_as_often_as_published(default_model) -> None:
-    with prose.vocabulary(str(default_model)) as model:
-        for n_tokens, common, other in ((1000, 6, 1), (2000, 12, 2), (4096, 30, 3), (12_000, 60, 6)):
-            text = ruler.document("cwe", model, None, n_tokens, 0).text
-            assert set(Counter(re.findall(r"\d+\. (\w+)", text)).values()) == {common, other}
+def test_words_come_as_often_as_published(published) -> None:
+    for n_tokens, common, other in ((1000, 6, 1), (2000, 12, 2), (4096, 30, 3), (12_000, 60, 6)):
+        text = ruler.document("cwe", published, None, n_tokens, 0).text
+        assert set(Counter(re.findall(r"\d+\. (\w+)", text)).values()) == {common, other}
 
 
-def test_short_texts_hold_fewer(default_model) -> None:
-    with prose.vocabulary(str(default_model)) as model:
-        n_words = [len(ruler.document("cwe", model, None, n, 0).questions[0].answers) for n in (200, 400, 800)]
-        n_variables = [len(ruler.document("vt", model, None, n, 0).questions[0].answers) for n in (75, 100, 300)]
+def test_short_texts_hold_fewer(published) -> None:
+    n_words = [len(ruler.document("cwe", published, None, n, 0).questions[0].answers) for n in (200, 400, 800)]
+    n_variables = [len(ruler.document("vt", published, None, n, 0).questions[0].answers) for n in (75, 100, 300)]
     assert 2 <= n_words[0] < n_words[1] < n_words[2] == 10
     assert 2 <= n_variables[0] < n_variables[1] < n_variables[2] == 5
 
