@@ -102,9 +102,15 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(refused)
 
 
+def pytest_sessionstart(session):
+    """Look for no garbage while thousands of tests are collected: all of it stays."""
+    gc.disable()
+
+
 def pytest_collection_finish(session):
     """Exempt the objects of thousands of tests from garbage collection, which every plan does."""
     exempt_from_collection()
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)
