@@ -6,20 +6,15 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from .arguments import check_flag, check_names, path_of, shown
-from .binding.model import Context, Model, header_for
-from .cells.block_loop import BlockLoop
-from .cells.loaded_model import LoadedModel
-from .cells.memory_guard import MemoryGuard
-from .conversations.history import History, StoredHistory, question_of, request_of, rereadable_request, token_ids
 from .conversations.snapshot import Snapshot
 from .engines import open_engine, plan_for, survey_for
 from .errors import CeilingError, ConfigError, EdgeKVError, ModelNotFoundError, SessionError, SessionFileError
@@ -30,7 +25,7 @@ from .memory.pressure import system_pressure
 from .memory.sizes import MIB, check_ceiling, format_size
 from .memory.yielding import Watch, Yielding
 from .models.catalog import find_model, is_remote
-from .models.header import Header
+from .open_model import OpenModel
 from .options import size_or_none
 from .other_names import RUNTIME, SYSTEM, OtherNames
 from .planning.alternatives import Survey
@@ -38,14 +33,14 @@ from .planning.choice import Request
 from .planning.ledger import LedgerEntry
 from .planning.plan import Plan
 from .policies import Policy
-from .session import Session, tool_use_of
+from .session import Session
 
 log = logging.getLogger("edgekv")
 
 LEAST = "least"  # a ceiling as low as it can be
 
 
-class Runtime(OtherNames):
+class Runtime(OtherNames, OpenModel):
     """A model loaded under a memory ceiling. Use it in `with`, or close it.
 
     One that is dropped is freed when its sessions and replies are, too, with a ResourceWarning.
@@ -86,7 +81,6 @@ class Runtime(OtherNames):
         isolated: bool = False,
         **further: object,
     ) -> None:
-        self.closed = True
         if nameless:
             raise ConfigError(f"{shown(nameless[0])} has no name; give options by name, as in memory='256MiB'")
         started = time.perf_counter()
@@ -226,99 +220,10 @@ class Runtime(OtherNames):
         self._check_open()
         return self._engine.keeps_sessions
 
-    def tokenize(self, text: str, *, begin: bool = False, special: bool = False) -> list[int]:
-        """Return the token ids of a text.
-
-        begin: with the tokens that the model expects before a text, and after it
-        special: read the names of control tokens as these tokens; otherwise no token steers the model
-
-        Raises InputError for a text that UTF-8 cannot hold.
-        """
-        self._check_open()
-        check_text(text)
-        return self._engine.tokenize(text, begin, special)
-
-    def text_of(self, tokens: Sequence[int]) -> str:
-        """Return the text of token ids. Raises InputError for a value that is no id of the vocabulary."""
-        self._check_open()
-        return self._engine.text_of(token_ids(tokens, least=0))
-
-    def pieces_of(self, tokens: Sequence[int]) -> list[bytes]:
-        """Return the bytes of each token id: a part of a character, perhaps; of a control token its name.
-
-        Raises InputError as `text_of` does.
-        """
-        self._check_open()
-        return self._engine.pieces_of(token_ids(tokens, least=0))
-
-    def count_tokens(self, history: History, *, tools: Sequence[Mapping[str, Any]] = ()) -> int:
-        """Return the number of tokens of a history; arguments and errors as for `Session.continue_from`."""
-        self._check_open()
-        with rereadable_request(replace(request_of(history), tools=tool_use_of(tools))) as request:
-            return self._engine.count(request)
-
-    def prompt_text(self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] = ()) -> str:
-        """Return the text that messages are read as, in the chat template's words. Arguments as for `count_tokens`.
-
-        Contents stand in it as they are, though names of control tokens in them are not read as such.
-        """
-        self._check_open()
-        with rereadable_request(replace(request_of(messages), tools=tool_use_of(tools))) as request:
-            return self._engine.prompt_text(request)
-
-    @contextmanager
-    def stored(
-        self,
-        history: History,
-        *,
-        tools: Sequence[Mapping[str, Any]] = (),
-        tool_choice: str | Mapping[str, Any] = "auto",
-        parallel_tool_calls: bool = True,
-        folder: str | os.PathLike[str] | None = None,
-    ) -> Iterator[StoredHistory]:
-        """Check, render and tokenise a history once for several sessions; yields it for the length of the block.
-
-        It stands for the history and the tools in `Session.common_prefix_length` and `Session.continue_from`. Its
-        tokens lie on the disk, in this folder; None = the one that TMPDIR names.
-
-        Arguments and errors as for `Session.continue_from`; SessionFileError if the folder takes no file.
-        """
-        self._check_open()
-        if isinstance(history, StoredHistory):
-            yield history
-            return
-        request = replace(request_of(history), tools=tool_use_of(tools, tool_choice, parallel_tool_calls))
-        with rereadable_request(request) as request:
-            question = question_of(request)
-            number, n_opening = self._engine.store_history(
-                request, None if folder is None else os.path.abspath(path_of("folder", folder))
-            )
-        try:
-            yield StoredHistory(
-                replace(request, stored=number, question=question, content=(), roles=(), calls=(), tokens=()), n_opening
-            )
-        finally:
-            if not self.closed:
-                self._engine.forget_history(number)
-
-    def reply_opening(self) -> str:
-        """Return the text that the chat template puts before a reply; "" if the model has no usable template."""
-        self._check_open()
-        return self._engine.reply_opening()
-
-    def _check_open(self) -> None:
-        if self.closed:
-            raise SessionError("this runtime is closed; open another")
-
     def _opened(
         self, conversation: Conversation, start: Snapshot | None = None, kept_in: Path | None = None
     ) -> Session:
         return Session(self._engine, conversation, start, able_to_focus=self.options.focus, kept_in=kept_in)
-
-    @property
-    def plan(self) -> Plan:
-        """The plan. It changes if the ceiling moves, and when the first reply that follows a grammar takes memory."""
-        return self._engine.plan
 
     @property
     def memory(self) -> int:
@@ -421,59 +326,10 @@ class Runtime(OtherNames):
         self._engine.close()
 
     @property
-    def worker_pid(self) -> int | None:
-        """The process id of an isolated runtime's worker; None = the model is in this process."""
-        return self._engine.worker_pid
-
-    @property
-    def alive(self) -> bool:
-        """False once an isolated runtime's worker has ended: its next use raises WorkerError."""
-        return self._engine.alive
-
-    @property
     def holds_snapshot(self) -> bool:
         """True if the plan leaves room for one snapshot of full cells, as `Session.snapshot` takes it."""
         room = self.plan.ceiling_bytes - self.plan.peak_bytes
         return self.options.snapshot_copies * self.plan.session_bytes <= room
-
-    @property
-    def model(self) -> Model:
-        """The loaded model. Raises ConfigError in an isolated runtime, as do `context`, `block_loop(s)` and `guard`."""
-        return self._local().model
-
-    @property
-    def header(self) -> Header:
-        """The header of the model's file, with the chat template of the options.
-
-        Raises ModelError or ConfigError if an isolated runtime can no longer read these files.
-        """
-        return self.model.header if self.worker_pid is None else header_for(self.plan.model, self.options)
-
-    @property
-    def context(self) -> Context:
-        """The llama.cpp context with the cells."""
-        return self._local().context
-
-    @property
-    def block_loop(self) -> BlockLoop:
-        """The block loop, which feeds and compacts the cells."""
-        return self._local().block_loop
-
-    @property
-    def block_loops(self) -> Sequence[BlockLoop]:
-        """The block loop of each slot: one, or as many as `parallel` asks for."""
-        return self._local().block_loops
-
-    @property
-    def guard(self) -> MemoryGuard:
-        """The memory guard, which compares the memory of the process with the ceiling."""
-        return self._local().guard
-
-    def _local(self) -> LoadedModel:
-        loaded = self._engine.loaded
-        if loaded is None:
-            raise ConfigError("isolated=True keeps model and cells in another process; open the runtime without it")
-        return loaded
 
     def __enter__(self) -> Runtime:
         return self
