@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from edgekv.archive.recalling import ROUNDS, recalled_cells, recalling
+from edgekv.archive.recalling import ROUNDS, Recalled, recalled_cells, recalling
 from edgekv.archive.session_archive import Archive
 from edgekv.binding import structs
 from edgekv.binding.cache import Cache
 from edgekv.options import UBATCH, Options
 
-from .feeds import ALWAYS, Decoder, Feed, Feeding, GoesOn, at_once, run
+from .feeds import ALWAYS, RECALLING, Decoder, Feed, Feeding, GoesOn, at_once, run
 from .noted_cells import NotedCells
 from .token_blocks import HeldBack, blocks, with_last
 
@@ -53,8 +53,9 @@ class BlockLoop(NotedCells):
         """Keep `budget` cells per head from the next block or token on, or from `shrink` on; at most those of the plan.
 
         The memory of cells that are given up then goes back to the system. Empty cells give it back at once. A feed may
-        wait meanwhile: it is decoded first.
+        wait meanwhile: it is decoded first. A recall that is under way begins again after the eviction.
         """
+        self._is_moved = True
         self.cache.allow(budget + self._options.block + self._options.probe_cells)
         self.budget, self.is_resized = budget, self.cache.n_past > 0
         if not self.is_resized:
@@ -148,7 +149,7 @@ class BlockLoop(NotedCells):
         self._write_taken()
         if recalls and self.archive is not None:
             self.archive.asked = list(held.tokens)
-            if not (yield from self._recall(ROUNDS, while_recalling)):
+            if not (yield from self._recall(ROUNDS, while_recalling, lambda: self._compact(probe, is_last=True))):
                 return False
         return (yield from self._read_held(held.tokens, after_ubatch, probe))
 
@@ -184,8 +185,13 @@ class BlockLoop(NotedCells):
                 return is_last
         return True
 
-    def _recall(self, rounds: int, goes_on: GoesOn) -> Feeding[bool]:
-        """Fill free cells with what the end of the last prompt needs; returns False if it was stopped."""
+    def _recall(self, rounds: int, goes_on: GoesOn, evict: Callable[[], Feeding[None]]) -> Feeding[bool]:
+        """Fill free cells with what the end of the last prompt needs; returns False if it was stopped.
+
+        It makes way for a move of the ceiling, and begins again after it. A second move waits for its end.
+
+        evict: goes under the budget of the move
+        """
         archive, cache, n_cells = self.archive, self.cache, recalled_cells(self._options.spare_cells)
         was_evicted = cache.n_cells != cache.n_past
         if archive is None or not archive.asked or n_cells == 0 or not was_evicted:
@@ -194,7 +200,20 @@ class BlockLoop(NotedCells):
         if archive.n_tokens == 0:
             return True
         started = time.perf_counter()
-        recalled = yield from recalling(archive, cache, lambda: self._probe(archive.asked), n_cells, rounds, goes_on)
+
+        def makes_way(*n_heads: int) -> Feeding[bool]:
+            yield RECALLING
+            return not self._is_moved and (yield from goes_on(*n_heads))
+
+        def recall(goes_on: GoesOn) -> Feeding[Recalled]:
+            return recalling(archive, cache, lambda: self._probe(archive.asked), n_cells, rounds, goes_on)
+
+        self._is_moved = False
+        recalled = yield from recall(makes_way)
+        if self._is_moved:
+            if self.is_resized:
+                yield from evict()
+            recalled = yield from recall(goes_on)
         self.work.recalled_cells += recalled.n_cells
         self.work.scanned_tokens += recalled.n_scanned
         self.work.recalls += 1
@@ -243,7 +262,7 @@ class BlockLoop(NotedCells):
         if full or n_new > room.until_scored:
             yield from self._compact(probe, generating=generating, full=full)
             if generating and full:
-                yield from self._recall(1, goes_on)
+                yield from self._recall(1, goes_on, lambda: self._compact(generating=True))
             room = self._room(spare)
         drafts = drafts and not self._decoder.is_shared
         draft = self._speculation.propose(tokens[0], min(room) - 1) if drafts else []

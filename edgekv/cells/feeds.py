@@ -18,6 +18,8 @@ Result = TypeVar("Result")
 Feeding: TypeAlias = Generator[object, int, Result]
 GoesOn: TypeAlias = Callable[..., Feeding[bool]]  # looks at a work under way; returns False to stop it
 
+RECALLING = object()  # is yielded between two heads of a recall: the ceiling may move, and nobody else goes on
+
 
 @dataclass(eq=False, slots=True)
 class Feed:

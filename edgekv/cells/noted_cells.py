@@ -48,6 +48,7 @@ class NotedCells:
         self._coming = NOTHING  # tokens of a feed, until everything about them is noted
         self._compacting: structs.Compaction | None = None  # result of a compaction, until it is noted
         self._since_probe: int | None = None  # tokens fed since the last probe; None = its queries may not score again
+        self._is_moved = False  # the cells are other ones, or are to be, since the last recall began
 
     def clear(self) -> None:
         """Start over with an empty cache, fresh counters and no log."""
@@ -145,6 +146,7 @@ class NotedCells:
         """Take the notes on cells that the cache holds already."""
         n_past = self.cache.n_past
         self.forget_open()
+        self._is_moved = True
         self.pinned = notes.pinned
         self._scored_at = n_past - notes.fresh
         self.repositioning.restore(is_long=notes.is_long)

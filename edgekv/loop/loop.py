@@ -75,7 +75,7 @@ class Loop:
             self.close()
             return None
         replies, turns = self._replies, self._turns
-        if self._moves.waiting and not replies.reporting:
+        if self._moves.waiting and replies.may_move:
             self._move_ceiling()
         if turns.line and not replies.reporting:
             turns.admit()
@@ -270,7 +270,7 @@ class Loop:
 
     def _move_ceiling(self) -> None:
         """Go on with moves of the ceiling, as far as they can go now. A reply whose cells they lost ends."""
-        self.engine.at_work.update(self._replies.at_work)
+        self.engine.at_work.update(reply.conversation.state for reply in self._replies.at_work)
         for answered in self._moves.go_on():
             self._turns.note_answer(answered.client)
         self.engine.at_work.clear()

@@ -33,6 +33,7 @@ class OpenReply:
     client: who waits, or has waited last
     answer: takes the next answer; None = nobody waits for one
     is_ready: it goes on at once
+    is_recalling: it is between two heads of a recall
     feed: waits for a batch; None = it does not
     ended: how it ended, before its client asked
     paused_since: time of its last piece
@@ -48,6 +49,7 @@ class OpenReply:
     answer: Answer | None
     share: Share = field(default_factory=Share)
     is_ready: bool = False
+    is_recalling: bool = False
     feed: WaitingFeed | None = None
     ended: Ended | None = None
     paused_since: float = 0.0

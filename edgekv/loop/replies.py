@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 
-from edgekv.cells.feeds import Feed
+from edgekv.cells.feeds import RECALLING, Feed
 from edgekv.conversations.conversation import Conversation
 from edgekv.conversations.local_engine import LocalEngine
-from edgekv.conversations.sequence_state import SequenceState
 from edgekv.generation.request import Progress
 
 from .batch_scheduler import Scheduler, WaitingFeed
@@ -20,9 +19,10 @@ class Replies:
     """Works on replies, one thing a step.
 
     While a client looks at the progress of its reply, nobody else is at work: the reply's logits are still to be used.
+    The same holds between two heads of a recall.
 
     by_number: replies that have not told their client how they ended
-    reporting: those whose progress is looked at
+    reporting: those whose progress is looked at, or that are recalling
     ended: called with a reply that is over
     """
 
@@ -39,9 +39,14 @@ class Replies:
         self._scheduler = Scheduler()
 
     @property
-    def at_work(self) -> set[SequenceState]:
-        """States of the replies whose feeds wait for a batch."""
-        return {reply.conversation.state for reply in self._feeding.values()}
+    def may_move(self) -> bool:
+        """True if the ceiling may move: all replies at work have a feed that waits, or are recalling."""
+        return all(reply.is_recalling for reply in self.reporting)
+
+    @property
+    def at_work(self) -> list[OpenReply]:
+        """The replies whose feeds wait for a batch, and the one that is recalling."""
+        return [*self._feeding.values(), *self.reporting]
 
     def of(self, conversation: Conversation) -> OpenReply | None:
         """Return the reply of a conversation that has not ended."""
@@ -96,10 +101,11 @@ class Replies:
 
     def end_lost(self) -> None:
         """End the replies at work whose cells are lost."""
-        for waiting, reply in list(self._feeding.items()):
+        for reply in self.at_work:
             if reply.conversation.state.lost:
-                del self._feeding[waiting]
-                reply.feed = None
+                if reply.feed is not None:
+                    del self._feeding[reply.feed]
+                    reply.feed = None
                 self._go_on(reply, None, reply.conversation.state.evicted())
 
     def _decode(self) -> None:
@@ -125,7 +131,7 @@ class Replies:
 
     def _go_on(self, reply: OpenReply, row: int | None = None, error: BaseException | None = None) -> None:
         """Have a reply work until it waits for something. row, error: of its feed"""
-        reply.is_ready = False
+        reply.is_ready = reply.is_recalling = False
         if reply in self.reporting:
             self.reporting.remove(reply)
         try:
@@ -142,6 +148,9 @@ class Replies:
         if isinstance(event, Feed):
             reply.feed = WaitingFeed(event, reply.share)
             self._feeding[reply.feed] = reply
+        elif event is RECALLING:
+            self.reporting.append(reply)
+            reply.is_ready = reply.is_recalling = True
         elif isinstance(event, Progress):
             reply.conversation.state.note()
             self.reporting.append(reply)
