@@ -10,7 +10,6 @@ import edgekv
 from edgekv.cli.render import console, figures_of, packed, remembered, say
 from edgekv.counting import counted
 from edgekv.generation.stats import kept_tokens
-from edgekv.memory.process import peak_resident_bytes
 from edgekv.memory.sizes import format_size
 
 from .chat import Chat
@@ -153,7 +152,7 @@ def _archive(last: edgekv.Stats) -> list[str]:
 
 
 def _memory(chat: Chat) -> list[str]:
-    """The peak under the ceiling; of a worker, as the last reply told it."""
-    isolated = chat.runtime.worker_pid is not None
-    peak = chat.session.stats.peak_rss_bytes if isolated else peak_resident_bytes()
-    return [f"{format_size(peak)} of {format_size(chat.runtime.plan.ceiling_bytes)}"] if peak else []
+    """The peak under the ceiling; of a worker, as the last reply told it, unless the ceiling went below that since."""
+    isolated, ceiling = chat.runtime.worker_pid is not None, chat.runtime.plan.ceiling_bytes
+    peak = chat.session.stats.peak_rss_bytes if isolated else chat.runtime.guard.peak_bytes
+    return [f"{format_size(peak)} of {format_size(ceiling)}"] if 0 < peak <= ceiling else []

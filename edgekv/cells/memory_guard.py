@@ -21,12 +21,24 @@ class MemoryGuard:
         self.n_exceeded = 0
         self._plan = plan
         self._known_peak = process.peak_resident_bytes()
+        self._earlier_peak = 0  # when the ceiling moved last
+        self._most_seen = 0  # by checks since then
         self._before_bytes = process.resident_bytes()
 
     def go_under(self, plan: Plan) -> None:
         """Compare with the ceiling of another plan from now on. Memory that was held before does not count."""
         self._plan = plan
-        self._known_peak = process.peak_resident_bytes()
+        self._known_peak = self._earlier_peak = process.peak_resident_bytes()
+        self._most_seen = process.resident_bytes()
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes that the process held since the ceiling moved last.
+
+        The system counts no peak anew. Until there is a higher one, that is the most that was resident at a check.
+        """
+        peak = process.peak_resident_bytes()
+        return peak if peak > self._earlier_peak else self._most_seen
 
     def check_room(self, n_bytes: int, what: str, remedy: str, reserved: int = 0) -> None:
         """Raise CeilingError if the resident memory and `n_bytes` more, which no plan counted, exceed the ceiling.
@@ -47,10 +59,11 @@ class MemoryGuard:
 
     def check(self) -> CeilingExceededError | None:
         """Return the error to raise, or None while the ceiling holds. Reads the system's counters; takes no memory."""
-        ceiling, peak = self._plan.ceiling_bytes, process.peak_resident_bytes()
+        ceiling, peak, resident = self._plan.ceiling_bytes, process.peak_resident_bytes(), process.resident_bytes()
+        self._most_seen = max(self._most_seen, resident)
         if peak <= ceiling:
             return None
-        measured = peak if peak > self._known_peak else process.resident_bytes()
+        measured = peak if peak > self._known_peak else resident
         self._known_peak = max(peak, self._known_peak)
         if measured <= ceiling:
             return None

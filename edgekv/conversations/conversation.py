@@ -228,7 +228,8 @@ class Conversation:
                 stats.recallable_tokens = self.state.n_recallable
             if self.state.kept is not None:
                 stats.keeping_failure = self.state.kept.failure
-            stats.finish(self.state.work, before, tokens_seen=n_past, cells_used=n_cells)
+            peak = self._loaded.guard.peak_bytes
+            stats.finish(self.state.work, before, tokens_seen=n_past, cells_used=n_cells, peak_bytes=peak)
 
     def _reply(self, request: GenerationRequest | RewindRequest, stats: Stats) -> Feeding[None]:
         loaded = self._open()

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from edgekv.cells.work import Work
-from edgekv.memory import process
 from edgekv.other_names import STATS, OtherNames
 
 if TYPE_CHECKING:
@@ -116,8 +115,8 @@ class Stats(OtherNames):
         """Tokens generated a second, without the first: that one comes from reading the prompt."""
         return (self.generated_tokens - 1) / self.decode_s if self.generated_tokens > 1 else 0.0
 
-    def finish(self, work: Work, before: Work, *, tokens_seen: int, cells_used: int) -> None:
-        """Take the counters of a block loop since `before`, and the memory peak."""
+    def finish(self, work: Work, before: Work, *, tokens_seen: int, cells_used: int, peak_bytes: int) -> None:
+        """Take the counters of a block loop since `before`, and figures of its end."""
         self.finish_reason = self.finish_reason or "failed"
         self.evictions = work.evictions - before.evictions
         self.evicted_cells = work.evicted_cells - before.evicted_cells
@@ -139,4 +138,4 @@ class Stats(OtherNames):
         self.staged_layers = work.staged_layers - before.staged_layers
         self.tokens_seen = tokens_seen
         self.cells_used = cells_used
-        self.peak_rss_bytes = process.peak_resident_bytes()
+        self.peak_rss_bytes = peak_bytes

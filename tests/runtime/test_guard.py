@@ -70,3 +70,15 @@ def test_generation_is_looked_at_every_block(tiny_model, runtime, exceed):
                 said += session.generate(" and", max_tokens=n_said, sampling=sampling)
             replies.append(("".join(said), "".join(session.generate(" then", max_tokens=10))))
     assert replies[0] == replies[1]
+
+
+def test_a_reply_tells_the_peak_since_the_ceiling_moved(runtime, monkeypatch):
+    peak, resident = 900 << 20, 10 << 20
+    monkeypatch.setattr(process, "peak_resident_bytes", lambda: peak)
+    monkeypatch.setattr(process, "resident_bytes", lambda: resident)
+    with runtime.session() as session:
+        list(session.chat("x", max_tokens=3))
+        assert session.stats.peak_rss_bytes == peak
+        runtime.memory = 512 << 20
+        list(session.chat("x", max_tokens=3))
+        assert session.stats.peak_rss_bytes == resident

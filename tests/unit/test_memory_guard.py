@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from faked_estimates import Estimates, best_plan
 
@@ -74,3 +76,17 @@ def test_the_message_says_whose_bytes_they_are(system, plan):
         "lower the budget (300 cells)",
     ):
         assert words in message
+
+
+def test_the_peak_is_that_of_the_time_since_the_ceiling_moved(system, plan):
+    watch = MemoryGuard(plan)
+    system.peak, system.now = 250 * MIB, 200 * MIB
+    assert watch.peak_bytes == 250 * MIB
+    system.now = 120 * MIB
+    watch.go_under(replace(plan, ceiling_bytes=160 * MIB))
+    assert watch.peak_bytes == 120 * MIB
+    for system.now in (130 * MIB, 110 * MIB):
+        assert watch.check() is None
+    assert watch.peak_bytes == 130 * MIB
+    system.peak = 251 * MIB
+    assert watch.peak_bytes == 251 * MIB
