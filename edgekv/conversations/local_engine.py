@@ -210,8 +210,8 @@ class LocalEngine:
         moved = moved_plan(self._opened, options, ceiling_bytes, n_pinned=n_pinned)
         try:
             yield from self._going_under(moved)
-            beside = process.resident_bytes() - ceiling_bytes
-            if beside > 0:  # the program took memory that no plan knows
+            while (resident := process.resident_bytes()) > ceiling_bytes:  # the program took memory that no plan knows
+                beside = resident - self.plan.peak_bytes  # perhaps more, if planned bytes are not held yet
                 yield from self._going_under(
                     moved_plan(self._opened, options, ceiling_bytes, beside, n_pinned=n_pinned)
                 )

@@ -165,17 +165,6 @@ def test_a_ceiling_moves_in_an_asyncio_program(model):
         assert rt.memory == low
 
 
-def test_cells_make_way_for_what_the_program_took_meanwhile(model, monkeypatch):
-    with opened(model) as rt:
-        low = lower(rt)
-        rt.memory = low
-        budget, taken = rt.plan.budget_cells, 100 * rt.plan.cell_bytes
-        rt.memory = "1GiB"
-        monkeypatch.setattr("edgekv.memory.process.resident_bytes", lambda: low + taken)
-        rt.memory = low
-        assert rt.plan.budget_cells == budget - 100
-
-
 def test_a_ceiling_that_cannot_be_is_refused_and_nothing_changes(model):
     with opened(model) as rt, rt.session(system=words(100)) as session:
         session.read(words(400), focus=False)
