@@ -10,6 +10,7 @@ reads them again for every batch. So a limit is enough only if the program ends,
 
 edgekv gets the limit as its ceiling (`--memory`), and chooses all else itself. llama-cpp-python gets a context that
 holds the text. `--command` adds a program; it stands for itself, with {model}, {text}, {question} and {limit} replaced.
+Random weights say no number, so with `--any-answer` whatever a program says is enough.
 
     uv venv peer && uv pip install --python peer/bin/python --no-cache llama-cpp-python==0.3.36
     python bench/lowest_limit.py --book novel.txt --peer peer/bin/python
@@ -39,6 +40,7 @@ from edgekv.testing.limited_run import Run, run_in_group
 
 STOCK = Path(__file__).with_name("stock_answer.py")
 FREE_BYTES = 4 << 30  # what {limit} stands for without a limit
+ANSWER = 48  # tokens, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class Lowest:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question about a text file, and the number that an answer must have."""
+    """A question about a text file, and the number that an answer must have; "" = it may say anything."""
 
     model: Path
     text: Path
@@ -110,14 +112,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="draws the passage, the number and its place")
     parser.add_argument("--peer", default=sys.executable, help="a Python that has llama-cpp-python (this one)")
     parser.add_argument("--command", action="append", default=[], help="one more program; repeatable")
+    parser.add_argument("--any-answer", action="store_true", help="count every answer, as of random weights")
     parser.add_argument("--step", type=parse_size, default="4MiB", help="difference between limits (4MiB)")
     parser.add_argument("--slower", type=float, default=4.0, help="times the time without a limit, at most (4)")
     options = parser.parse_args()
     threads = str(options.threads or os.cpu_count())
     edgekv = [sys.executable, "-m", "edgekv", "ask", "{question}", "-f", "{text}", "--model", "{model}"]
-    stock = [options.peer, str(STOCK), "{model}", "{text}", "{question}", threads]
+    edgekv += ["--max-tokens", str(ANSWER), "--memory", "{limit}B", "--threads", threads]
+    stock = [options.peer, str(STOCK), "{model}", "{text}", "{question}", threads, str(ANSWER)]
     tried = {
-        "edgekv": [*edgekv, "--memory", "{limit}B", "--threads", threads],
+        "edgekv": edgekv,
         "llama-cpp-python": stock,
         **{command: shlex.split(command) for command in options.command},
     }
@@ -147,7 +151,7 @@ def planted(folder: Path, options: argparse.Namespace) -> Question:
         passage = prose.passage(vocabulary, prose.read_book(options.book), options.tokens, rng)
     number = NUMBER.draw(rng)
     text.write_text(prose.plant(passage, [(rng.random(), NUMBER.sentence.format(answer=number))]), encoding="utf-8")
-    return Question(model, text, NUMBER.question, number)
+    return Question(model, text, NUMBER.question, "" if options.any_answer else number)
 
 
 def _size(n_bytes: int | None) -> str:
