@@ -1,6 +1,7 @@
 """The lowest memory limit under which a question about a text is answered: edgekv, llama.cpp, or any command.
 
-Claim (docs/memory.md): edgekv answers under at most half of the limit that llama.cpp needs as pip installs it.
+Claim (docs/results/memory.md): edgekv answers under at most half of the limit that llama.cpp needs as pip installs it.
+The shape of a 0.5B does not: its output matrix stays in memory.
 
 A number is planted in the text, and the question asks for it. Each run is a fresh process in a control group of its own
 without swap, which is killed beyond its limit. The pages of files that it reads count, too, so the model is a copy that
