@@ -1,4 +1,4 @@
-// unit [MODEL [KV_TYPE]]: the kernels on plain arrays (unit_allot.cpp, unit_kernels.cpp, unit_products.cpp, unit_rope.cpp and
+// unit [MODEL [KV_TYPE]]: the kernels on plain arrays (unit_allot.cpp, unit_attention.cpp, unit_kernels.cpp, unit_products.cpp, unit_rope.cpp and
 // unit_matrix_rows.cpp too) and,
 // given a model, its cache (unit_allowed.cpp, unit_cache.cpp, unit_failures.cpp, unit_ragged.cpp, unit_reposition.cpp, unit_slots.cpp, unit_snapshot.cpp).
 #include "check.h"
@@ -28,6 +28,7 @@
 using namespace edgekv;
 
 void test_allot();
+void test_columns();
 void test_allowed(const char * model_path, const char * kv_type);
 void test_cache(const char * model_path, const char * kv_type);
 void test_custom(const char * model_path, const char * kv_type);
@@ -577,6 +578,7 @@ static void test_plain_arrays() {
     test_rows_that_cannot_be();
     test_hadamard();
     test_kernels();
+    test_columns();
     test_rope();
     test_matrix_rows();
     test_pages();

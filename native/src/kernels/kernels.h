@@ -91,7 +91,8 @@ struct Kernels {
     // Sums of rows (n, n_lanes), one for each row.
     void (*sum_lanes)(const float * rows, size_t n, float * sums);
 
-    // Bring `most`, `sums` and `out` up to date with a tile of cells. If a logit is not finite, the query's sum becomes NaN.
+    // Bring `most`, `sums` and `out` up to date with a tile of cells: alike to the bit for a query of a tile and a lane of a panel, whatever
+    // stands beside it. If a logit is not finite, the query's sum becomes NaN.
     void (*attend_tile)(const AttentionTile & tile);
     void (*attend_panel)(const AttentionPanel & panel);
 

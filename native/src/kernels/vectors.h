@@ -9,6 +9,12 @@
 #include <cstdint>
 #include <cstring>
 
+#if defined(__GNUC__) && defined(__AVX__)
+#    include <immintrin.h>
+#elif defined(__GNUC__) && defined(__aarch64__)
+#    include <arm_neon.h>
+#endif
+
 #define EDGEKV_JOIN_(a, b)  a##b
 #define EDGEKV_JOIN(a, b)   EDGEKV_JOIN_(a, b)
 #define EDGEKV_OF_SET(name) EDGEKV_JOIN(name, EDGEKV_INSTRUCTIONS)
@@ -64,6 +70,20 @@ inline Vector load(const float * src) {
 
 inline void store(float * dst, Vector vector) { std::memcpy(dst, &vector, sizeof(vector)); }
 
+// sum + a * b, rounded once where the processor can. A compiler that chooses which of several products it fuses would round sums of the
+// same numbers differently.
+inline Vector plus_product(Vector sum, Vector a, Vector b) {
+#if defined(__GNUC__) && defined(__AVX512F__)
+    return _mm512_fmadd_ps(a, b, sum);
+#elif defined(__GNUC__) && defined(__FMA__)
+    return _mm256_fmadd_ps(a, b, sum);
+#elif defined(__GNUC__) && defined(__aarch64__)
+    return vfmaq_f32(sum, a, b);
+#else
+    return sum + a * b;
+#endif
+}
+
 // Elements of a and b in turn: of the first halves, and of the second ones.
 #if !defined(__GNUC__)
 inline Vector zip_low(Vector a, Vector) { return a; } // vectors of one element have nothing to add up
@@ -96,6 +116,18 @@ template <size_t n, typename F> inline Vector joined(const Vector * vectors, F f
 
 inline Vector sums_of(const Vector (&vectors)[width]) {
     return joined<width>(vectors, [](Vector a, Vector b) { return a + b; });
+}
+
+// The sum of n numbers, or vectors, a power of two: the second half is added to the first one, and so on.
+template <typename T, size_t n> inline T added(T (&parts)[n]) {
+#pragma GCC unroll 4
+    for (size_t half = n / 2; half > 0; half /= 2) {
+#pragma GCC unroll 8
+        for (size_t i = 0; i < half; ++i) {
+            parts[i] += parts[i + half];
+        }
+    }
+    return parts[0];
 }
 
 inline Vector larger(Vector a, Vector b) { return a > b ? a : b; }

@@ -43,7 +43,8 @@ struct SeenCells {
     size_t   n;    // the last one is n - 1; 0 = none
 };
 
-// A tile is too large for the stack of a thread: musl gives new ones 128 KiB. Sums do not depend on how queries are shared out.
+// A tile is too large for the stack of a thread: musl gives new ones 128 KiB. Sums of a query depend neither on
+// how queries are shared out nor on how many there are.
 class AttentionPass {
   public:
     // Tokens [first_token, first_token + n_tokens) of `of`, which outlives this; so does the memory (work_bytes,) that no other pass
@@ -77,7 +78,7 @@ class AttentionPass {
     static constexpr size_t max_row      = n_floats / n_lanes; // a tile is no fewer than n_lanes cells
     static constexpr size_t n_logits     = most_queries * most_cells; // a panel's are no more
 
-    // From so many tokens on, queries are lanes of panels. Fewer would leave lanes empty, and a draft's tokens round as single ones do.
+    // From so many tokens on, queries are lanes of panels: fewer would leave lanes empty. Both have the same sums, to the bit.
     static constexpr size_t fewest_tokens = 8;
 
     // How much is done at once. Sums do not depend on the number of threads, so this does not either.

@@ -33,7 +33,7 @@ class HostAttention final : public AttentionOperation {
 
     // q (head_dim_k, n_head, n_tokens) F32, sinks (n_head,) or NULL -> (head_dim_v * n_head, n_tokens). A token sees every kept
     // cell of a head of its slot, the open ones filled before the batch, and those of its part of the batch up to its own. Sums are
-    // taken in float32, in an order that depends neither on the number of threads nor on other parts.
+    // taken in float32, in an order that depends neither on threads nor on other tokens of the batch.
     ggml_tensor * operation(ggml_context * context, ggml_tensor * q, ggml_tensor * sinks) const;
 
     size_t            n_parts() const override { return parts_.size(); }
