@@ -29,7 +29,8 @@ MOST_THREADS = 512  # GGML_MAX_N_THREADS
 MOST_PARALLEL = 64  # EDGEKV_MOST_SLOTS
 MOST_DEVICES = 16  # devices to divide layers over: llama_max_devices()
 RPC_TIMEOUT_S, MOST_TIMEOUT_S = 600.0, 7 * 24 * 3600.0
-DRAFT_TOKENS = 3  # tokens; a draft and the token before it make four rows, which matrix kernels multiply at once
+DRAFT_TOKENS = 15  # tokens of the longest draft; with the token before it, as many rows as attention takes one by one
+SHORT_DRAFT = 3  # tokens of a draft, however small a batch is
 DEFAULT_MEMORY = "256MiB"
 DEFAULT_ARCHIVE = "auto"
 KV_TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}  # enum ggml_type
@@ -365,7 +366,9 @@ class Options:
     @cached_property
     def n_draft(self) -> int:
         """Tokens of a draft, which are decoded before they are accepted; 0 while a plan has yet to settle "auto"."""
-        return min(DRAFT_TOKENS, self.n_ubatch - 1) if self.prompt_lookup == "on" else 0
+        if self.prompt_lookup != "on":
+            return 0
+        return min(max(SHORT_DRAFT, min(DRAFT_TOKENS, self.n_ubatch // 8 - 1)), self.n_ubatch - 1)
 
     @property
     def archives(self) -> bool:

@@ -59,7 +59,7 @@ class Shape(Struct):
             c.c_uint64, "cell_bytes head_bytes query_row_bytes device_query_row_bytes state_bytes device_state_bytes"
         ),
         *_members(c.c_uint32, "window_cells latent_dim_v"),
-        *_members(c.c_uint64, "graph_bytes device_graph_bytes graph_description_bytes"),
+        *_members(c.c_uint64, "graph_bytes device_graph_bytes graph_description_bytes n_exact"),
     )
 
 

@@ -43,7 +43,7 @@ class NotedCells:
         self.owner: object | None = None
         self.watch: Callable[[Sequence[int]], None] | None = None
         self._options = options
-        self._speculation = Speculation(options.n_draft)
+        self._speculation = Speculation(min(options.n_draft, cache.shape.n_exact - 1))
         self._scored_at = 0  # n_past at the last scoring
         self._coming = NOTHING  # tokens of a feed, until everything about them is noted
         self._compacting: structs.Compaction | None = None  # result of a compaction, until it is noted

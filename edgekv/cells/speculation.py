@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-NGRAM = 3  # newest tokens that must stand before a draft
+SHORTEST = 2  # newest tokens that must stand before a draft
 WINDOW = 1 << 14  # newest tokens that are searched
-FIRST_COST = 1.5  # cost of a decode with a draft, in decodes without one, until it is measured
+FIRST_COST = 1 / 6  # cost of a drafted token, in decodes without a draft, until it is measured
 MEASURE_AGAIN = 256  # decodes without a draft, after which the cost of a draft is measured again
 WEIGHT = 0.2  # weight of the newest figure in a running mean
 
@@ -57,7 +57,7 @@ class Speculation:
 
 
 class NgramProposer:
-    """Proposes drafts by looking the newest n-gram up in the newest WINDOW tokens, which take 128 KiB.
+    """Proposes drafts by looking the newest tokens up in the newest WINDOW tokens, which take 128 KiB.
 
     A draft is only a guess, so it may come from tokens that were evicted.
     """
@@ -91,16 +91,24 @@ class NgramProposer:
             self._at = max(0, n - (end - n_past)), n_past
 
     def propose(self, token: int, most: int) -> list[int]:
-        """Return a draft: at most `most` tokens that followed the n-gram ending with `token` at its last place."""
-        before = NGRAM - 1
+        """Return a draft of at most `most` tokens, which followed an earlier place of `token`.
+
+        It is the place before which the most tokens are the same as here, and the newest of several. A draft has as
+        many tokens as are the same there, so drafts grow while a text is repeated, and are short again after a change.
+        A place that overlaps what follows it goes on as it began.
+        """
         searched = self.newest(WINDOW)
-        places = np.flatnonzero(searched[before:] == token)
-        for i, earlier in enumerate(searched[-before:]):
-            places = places[searched[places + i] == earlier]
-        if not len(places):
+        longest = places = np.flatnonzero(searched == token)
+        n_same = 0
+        while len(places) and n_same < max(most, SHORTEST):
+            longest, n_same = places, n_same + 1
+            places = places[places >= n_same]
+            places = places[searched[places - n_same] == searched[-n_same]]
+        if n_same < SHORTEST:
             return []
-        after = int(places[-1]) + NGRAM
-        drafted: list[int] = searched[after : after + most].tolist()
+        after = int(longest[-1]) + 1
+        n = min(n_same, most)
+        drafted: list[int] = np.resize(np.append(searched[after : after + n], np.int32(token)), n).tolist()
         return drafted
 
     def newest(self, n: int) -> npt.NDArray[np.int32]:
@@ -125,18 +133,19 @@ class NgramProposer:
 
 
 class SpeculationGate:
-    """Judges if drafts pay.
+    """Judges if drafts pay: if the share of drafted tokens that are said is larger than what one of them costs.
 
-    Each draft is compared with the tokens that are generated, whether it was decoded or not. So the number of tokens
-    that would be accepted is known without a decode. The time of a decode with a draft is known from earlier ones.
+    Each draft is compared with the tokens that are generated, whether it was decoded or not. So the share that would be
+    accepted is known without a decode. The cost of a drafted token, in decodes without a draft, is known from earlier
+    decodes.
     """
 
     def __init__(self) -> None:
         self._draft: list[int] = []  # tokens that are still to be compared
-        self._matched = 0  # tokens of this draft that were said
-        self._accepted = 0.0  # running mean of accepted tokens, so that the first drafts are seldom decoded
-        self._plain_s: float | None = None  # running mean of a decode without a draft
-        self._draft_s: float | None = None  # running mean of a decode with a draft; None = not known, or too old
+        self._n_draft = 0  # tokens of this draft
+        self._share = 0.0  # running mean of the share that is said, so that the first drafts are seldom decoded
+        self._plain_s = 0.0  # running mean of a decode without a draft
+        self._token_s: float | None = None  # running mean of what a drafted token adds; None = not known, or too old
         self._n_plain = 0  # decodes since the last one with a draft
 
     @property
@@ -146,22 +155,20 @@ class SpeculationGate:
 
     def allows_draft(self, draft: Sequence[int]) -> bool:
         """Compare this draft with the next tokens. Returns True if decoding it pays."""
-        self._draft, self._matched = list(draft), 0
-        if not draft or self._plain_s is None:
-            return False
-        cost = FIRST_COST if self._draft_s is None else self._draft_s / self._plain_s
-        return 1 + self._accepted > cost
+        self._draft, self._n_draft = list(draft), len(draft)
+        return bool(draft) and self._share * self._plain_s > self._added_s
 
     def said(self, token: int) -> None:
         """Note the next token that is generated."""
         if not self._draft:
             return
+        n_left = len(self._draft)
         if self._draft[0] == token:
-            self._matched += 1
             del self._draft[0]
             if self._draft:
                 return
-        self._accepted = _mean(self._accepted, self._matched)
+            n_left = 0
+        self._share = _mean(self._share, 1 - n_left / self._n_draft)
         self._draft = []
 
     def forget(self) -> None:
@@ -171,13 +178,20 @@ class SpeculationGate:
     def decoded(self, n_draft: int, seconds: float) -> None:
         """Note the time of a decode."""
         if n_draft:
-            self._draft_s = seconds if self._draft_s is None else _mean(self._draft_s, min(seconds, 2 * self._draft_s))
+            most_s = 2 * (self._plain_s + n_draft * self._added_s)
+            added_s = (min(seconds, most_s) - self._plain_s) / n_draft
+            self._token_s = added_s if self._token_s is None else _mean(self._token_s, added_s)
             self._n_plain = 0
             return
-        self._plain_s = seconds if self._plain_s is None else _mean(self._plain_s, seconds)
+        self._plain_s = _mean(self._plain_s, seconds) if self._plain_s else seconds
         self._n_plain += 1
         if self._n_plain >= MEASURE_AGAIN:
-            self._draft_s = None
+            self._token_s = None
+
+    @property
+    def _added_s(self) -> float:
+        """Seconds that a drafted token adds to a decode, as far as is known."""
+        return FIRST_COST * self._plain_s if self._token_s is None else self._token_s
 
 
 def _mean(mean: float, newest: float) -> float:

@@ -173,6 +173,8 @@ struct edgekv_shape {
     uint64_t device_graph_bytes; // and of those on devices
 
     uint64_t graph_description_bytes; // in the host's memory, of the graphs on devices
+
+    uint64_t n_exact; // tokens of a batch, at most, of which each one's products with quantised weights are to the bit what they are alone
 };
 
 // Fill in the shape of the context's cache.
@@ -664,7 +666,7 @@ struct edgekv_plan_request {
     int32_t  n_streamed;   // layers, or -1 = chosen: the fewest
     int32_t  maps;         // nonzero: all weights are mapped, tables of embeddings too
     uint32_t n_ubatch;     // tokens that are decoded at once, at most: 128. If they are more, blocks of as many or twice as many are tried first
-    uint32_t n_draft;      // tokens that are decoded before they are accepted
+    uint32_t n_draft;      // tokens that are decoded before they are accepted, at most: with small blocks they are fewer
     uint32_t n_slots;      // sequences that share steps: 1
     uint32_t n_threads;    // 0 = one for every processor
     int32_t  repositions;  // keys may be turned to other RoPE positions: 0 = no, 1 = where the model's can, 2 = they must: 1

@@ -22,7 +22,7 @@ import edgekv
 from edgekv.binding import library, structs
 from edgekv.binding.policy import NativePolicy
 from edgekv.grammar.masks import planned_bytes
-from edgekv.options import DEFAULT_FOCUS, KV_NAMES, KV_TYPES, MOST_THREADS
+from edgekv.options import DEFAULT_FOCUS, DRAFT_TOKENS, KV_NAMES, KV_TYPES, MOST_THREADS
 from edgekv.planning.choice import Request
 from edgekv.planning.estimate import Measured, cache_params_of
 from edgekv.planning.native_request import NativeRequest
@@ -132,7 +132,8 @@ def test_policies_without_probes(tiny_model, spec):
 @pytest.mark.parametrize(
     ("fields", "options"),
     [
-        ({"n_draft": 3}, {"prompt_lookup": "on"}),
+        ({"n_draft": DRAFT_TOKENS}, {"prompt_lookup": "on"}),
+        ({"n_draft": DRAFT_TOKENS, "block": 64}, {"prompt_lookup": "on", "block": 64}),
         ({"n_slots": 4}, {"parallel": 4}),
         ({"n_recalled": 64}, {"archive": "1GiB"}),
         ({"n_recalled": 64, "probe_scores": 0, "n_spare": 20}, {"archive": "1GiB", "evict_every": 20, "focus": False}),

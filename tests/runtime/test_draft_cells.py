@@ -13,11 +13,12 @@ from edgekv.binding import library
 from edgekv.binding.cache import Cache
 from edgekv.binding.model import Model
 from edgekv.errors import ConfigError, NativeError
-from edgekv.options import DRAFT_TOKENS, Options
+from edgekv.options import DRAFT_TOKENS, SHORT_DRAFT, Options
 from edgekv.planning.estimate import cache_params_of
 
 BUDGET = 48
-OPTIONS = Options(block=32, recent=8, threads=1, probe_tokens=16, prompt_lookup="on")
+OPTIONS = Options(block=32, recent=8, threads=1, probe_tokens=16, prompt_lookup="on")  # short drafts
+LONG = replace(OPTIONS, block=128)
 KINDS = [
     {"policy": "h2o"},
     {"policy": "snapkv(window=16)", "focus": False},
@@ -33,10 +34,10 @@ TURNS = (OTHER, DRAFT, OTHER)  # the last two compare: what is carried is writte
 
 
 @contextmanager
-def opened(tiny_model, **kind):
+def opened(tiny_model, options=OPTIONS, quantization="F32", **kind):
     """A cache that has evicted, and the options it was opened with."""
-    options = replace(OPTIONS, **kind)
-    with Model(tiny_model(n_layer=2, n_ctx_train=1024, head_dim=64), options) as model:
+    options = replace(options, **kind)
+    with Model(tiny_model(n_layer=2, n_ctx_train=1024, head_dim=64, quantization=quantization), options) as model:
         context = model.new_context(BUDGET + 48, options, n_cells_max=2 * BUDGET + 48)
         cache = Cache(context, cache_params_of(options))
         try:
@@ -156,34 +157,67 @@ def test_a_context_with_too_few_outputs_is_refused(tiny_model):
     plain = replace(OPTIONS, prompt_lookup="off")
     with Model(tiny_model(), plain) as model:
         context = model.new_context(96, plain)
-        with pytest.raises(ConfigError, match="drafts of 3 tokens, but the context has n_outputs_max = 1"):
+        with pytest.raises(ConfigError, match=f"drafts of {SHORT_DRAFT} tokens, but the context has n_outputs_max = 1"):
             Cache(context, cache_params_of(OPTIONS))
         context.close()
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_the_longest_draft_is_as_if_it_had_been_fed_token_by_token(tiny_model, kind):
+    """Logits are the same to the bit, and so are the cells."""
+    with opened(tiny_model, options=LONG, quantization="Q8_0", **kind) as (cache, _):
+        before, draft = cache.snapshot(), TOKENS[200 : 200 + DRAFT_TOKENS]
+        alone = []
+        for token in (TOKEN, *draft):
+            cache.feed([token], want_logits=True)
+            alone.append(cache._context.logits_array().copy())
+        fed = state(cache)
+        cache.restore(before)
+        cache.feed_draft(TOKEN, draft)
+        for row, logits in enumerate(alone):
+            np.testing.assert_array_equal(cache._context.logits_array(row), logits)
+            if row < len(draft):
+                cache.accept()
+        assert state(cache) == fed
 
 
 @pytest.mark.parametrize("policy", ["keydiff", "snapkv(window=16)"])
 def test_the_plan_counts_what_drafts_take(tiny_model, policy):
     found = {}
     for prompt_lookup in ("off", "on"):
-        options = replace(OPTIONS, prompt_lookup=prompt_lookup, policy=policy, focus=False)
-        with Model(tiny_model(n_layer=2), options) as model:
+        options = replace(LONG, prompt_lookup=prompt_lookup, policy=policy, focus=False)
+        with Model(tiny_model(n_layer=2, vocab_size=8192), options) as model:
             context = model.new_context(96, options)
             cache, params = Cache(context, cache_params_of(options)), cache_params_of(options)
-            shape = context.shape()
+            shape, memory = context.shape(), context.memory()
             estimate = library.load().edgekv_cache_estimate_bytes(ctypes.byref(shape), ctypes.byref(params))
             assert cache.bookkeeping_bytes == estimate
-            found[prompt_lookup] = (estimate, context.memory().output_bytes)
+            found[prompt_lookup] = (estimate, memory.compute_bytes, memory.output_bytes)
             cache.close()
             context.close()
-    rows = 0 if policy == "keydiff" else DRAFT_TOKENS * shape.query_row_bytes
-    assert found["on"][0] - found["off"][0] == rows
-    assert found["on"][1] > found["off"][1]
+    (without, *_), (with_drafts, *_) = found["off"], found["on"]
+    assert with_drafts - without == (0 if policy == "keydiff" else DRAFT_TOKENS * shape.query_row_bytes)
+    assert found["on"][1] > found["off"][1]  # logits are read where the graph leaves them
+    assert found["on"][2] == found["off"][2]
 
 
 @pytest.mark.parametrize(
-    ("given", "n"), [({}, 3), ({"ubatch": 2}, 1), ({"ubatch": 1}, 0), ({"prompt_lookup": "off"}, 0)]
+    ("given", "n"),
+    [
+        ({}, SHORT_DRAFT),
+        ({"block": 64}, 7),
+        ({"block": 128}, DRAFT_TOKENS),
+        ({"block": 512}, DRAFT_TOKENS),
+        ({"block": 128, "ubatch": 64}, 7),
+        ({"ubatch": 2}, 1),
+        ({"ubatch": 1}, 0),
+        ({"prompt_lookup": "off"}, 0),
+    ],
 )
-def test_a_draft_fits_a_batch(given, n):
+def test_a_draft_is_a_small_part_of_a_batch(given, n):
     assert replace(OPTIONS, **given).n_draft == n
+
+
+def test_unknown_values_are_refused():
     with pytest.raises(ConfigError, match="prompt_lookup='yes' is unknown; possible: auto, on, off"):
         Options(prompt_lookup="yes")

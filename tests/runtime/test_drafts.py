@@ -8,11 +8,21 @@ from command import words
 from diagonals import diagonal
 
 import edgekv
+from edgekv.binding.model import Context
 from edgekv.cells.speculation import NgramProposer, SpeculationGate
+from edgekv.options import DRAFT_TOKENS
 from edgekv.policies import register, unregister
 from edgekv.testing.models.families import make_family
 
-SETTINGS = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "probe_tokens": 16}
+SETTINGS = {
+    "memory": "4GiB",
+    "budget": 64,
+    "block": 128,  # long enough for the longest drafts
+    "evict_every": 32,
+    "recent": 16,
+    "threads": 1,
+    "probe_tokens": 16,
+}
 POLICIES = [
     *("keydiff", "snapkv(window=16)", "h2o", "ahakv", "tova", "l2norm", "sink", "random"),
     *("keydiff+critical", "snapkv+caote", "keydiff+ada(scope=model)", "h2o+ada", "snapkv+pyramid"),
@@ -31,13 +41,13 @@ def model(tiny_model):
 @pytest.fixture
 def drafting(monkeypatch):
     """A list of the tokens that a reply without drafts feeds. Once it has some, drafts begin with those that come next,
-    and a third of them are wrong; all are decoded, whether that pays or not."""
+    and one of twelve is wrong; all are decoded, whether that pays or not."""
     fed, rng = [], np.random.default_rng(0)
 
     def propose(history, token, most):
         at = len(history.to_bytes()) // 4
         draft = fed[at + 1 : at + 1 + most]
-        return [9 if rng.random() < 1 / 3 else token for token in draft]
+        return [9 if rng.random() < 1 / 12 else token for token in draft]
 
     monkeypatch.setattr(SpeculationGate, "allows_draft", lambda gate, draft: True)
     monkeypatch.setattr(NgramProposer, "propose", propose)
@@ -90,6 +100,8 @@ def test_with_drafts_the_same_is_said_and_kept(model, drafting, policy, sampling
         {"evict_every": 8},
         {"policy": "keydiff", "archive": "4MiB"},
         {"ubatch": 2},
+        {"block": 32},
+        {"ubatch": 64},
         {"threads": 2},
         {"quantization": "Q4_0", "n_embd": 128},
         {"quantization": "Q4_0", "n_embd": 128, "repack": False},
@@ -153,6 +165,25 @@ def test_a_processor_on_which_that_was_not_tried_makes_none(model, monkeypatch):
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     assert edgekv.plan(model, **SETTINGS).prompt_lookup == "off"
     assert edgekv.plan(model, **SETTINGS, prompt_lookup="on").prompt_lookup == "on"
+
+
+@pytest.mark.parametrize(("n_exact", "longest"), [(100, DRAFT_TOKENS), (4, 3)])
+def test_no_draft_is_longer_than_its_tokens_round_alike(model, drafting, monkeypatch, n_exact, longest):
+    """As with weights of which ggml multiplies few columns."""
+    shape_of, lengths = Context.shape, []
+
+    def shape(context):
+        found = shape_of(context)
+        found.n_exact = n_exact
+        return found
+
+    monkeypatch.setattr(Context, "shape", shape)
+    drafting += range(3, 400)
+    with edgekv.Runtime(model, **SETTINGS, prompt_lookup="on") as rt, rt.session() as session:
+        decode = rt.block_loop.cache.feed_draft
+        rt.block_loop.cache.feed_draft = lambda token, draft: (lengths.append(len(draft)), decode(token, draft))
+        "".join(session.chat(words(5), max_tokens=20, allow_loops=True))
+    assert max(lengths) == longest
 
 
 def test_so_it_is_in_a_worker(model):

@@ -5,27 +5,51 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgekv.cells.speculation import MEASURE_AGAIN, NGRAM, WINDOW, NgramProposer, SpeculationGate
+from edgekv.cells.speculation import MEASURE_AGAIN, SHORTEST, WINDOW, NgramProposer, SpeculationGate
 
 
 def propose(tokens, token, most):
-    """Return the tokens after the last earlier place of the newest NGRAM, in plain Python."""
-    tail = [*tokens[-(NGRAM - 1) :], token]
-    for i in range(len(tokens) - NGRAM, -1, -1):
-        if tokens[i : i + NGRAM] == tail:
-            return tokens[i + NGRAM : i + NGRAM + most]
-    return []
+    """Return what followed the newest of the places before which the most tokens are the same, in plain Python."""
+    text = [*tokens, token]
+    same = [0] * len(tokens)
+    for i in range(len(tokens)):
+        while same[i] < max(most, SHORTEST) and same[i] <= i and text[i - same[i]] == text[-1 - same[i]]:
+            same[i] += 1
+    n_same = max(same, default=0)
+    if n_same < SHORTEST:
+        return []
+    after = len(tokens) - same[::-1].index(n_same)
+    for _ in range(min(n_same, most)):
+        text.append(text[after])
+        after += 1
+    return text[len(tokens) + 1 :]
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 10, 400])
-def test_a_draft_is_what_followed_the_last_time(n):
-    tokens = np.random.default_rng(n).integers(0, 3, n).tolist()
+@pytest.mark.parametrize("n_different", [1, 3])
+def test_a_draft_is_what_followed_the_place_most_alike(n, n_different):
+    tokens = np.random.default_rng(n).integers(0, n_different, n).tolist()
     history = NgramProposer()
     for i in range(0, n, 7):
         history.add(tokens[i : i + 7])
     for token in range(3):
-        for most in (1, 3):
+        for most in (1, 3, 15):
             assert history.propose(token, most) == propose(tokens, token, most)
+
+
+def test_drafts_grow_while_a_text_is_repeated():
+    history, text = NgramProposer(), list(range(100, 200))
+    history.add([*text, 7])
+    said, drafts = text[:2], []
+    history.add(said[:-1])
+    while len(said) < 50:
+        draft = history.propose(said[-1], 15)
+        drafts.append(len(draft))
+        next_ones = text[len(said) : len(said) + len(draft) + 1]
+        assert draft == next_ones[:-1]
+        history.add([said[-1], *draft])
+        said += next_ones
+    assert drafts == [2, 5, 11, 15, 15]
 
 
 def test_only_the_newest_tokens_are_searched():
@@ -46,15 +70,16 @@ def test_only_the_newest_tokens_are_searched():
     assert back.propose(5, 3) == []
 
 
-def decodes(gate, n, n_accepted, *, draft_s, plain_s=1.0):
-    """Return how many of n decodes had a draft, where n_accepted of the three tokens of each draft are said."""
+def decodes(gate, n, n_accepted, *, draft_s, plain_s=1.0, n_draft=3):
+    """Return how many of n decodes had a draft, if so many tokens of each draft are said."""
     n_drafts = 0
     for _ in range(n):
         is_decoded = False
         if gate.awaits_draft:
-            is_decoded, coming = gate.allows_draft([1, 2, 3]), [*[1, 2, 3][:n_accepted], 9]
+            draft = list(range(n_draft))
+            is_decoded, coming = gate.allows_draft(draft), [*draft[:n_accepted], 99]
         n_drafts += is_decoded
-        gate.decoded(3 if is_decoded else 0, draft_s if is_decoded else plain_s)
+        gate.decoded(n_draft if is_decoded else 0, draft_s if is_decoded else plain_s)
         for _ in range(len(coming) if is_decoded else 1):
             gate.said(coming.pop(0))
     return n_drafts
@@ -64,6 +89,12 @@ def test_drafts_go_on_while_they_pay():
     gate = SpeculationGate()
     assert decodes(gate, 100, 1, draft_s=1.4) >= 90  # the first are compared alone
     assert decodes(gate, 100, 3, draft_s=3.9) >= 95
+
+
+def test_short_drafts_tell_if_long_ones_pay():
+    gate = SpeculationGate()
+    decodes(gate, 20, 3, draft_s=1.5)
+    assert decodes(gate, 10, 15, draft_s=3.5, n_draft=15) == 10
 
 
 def test_drafts_that_nothing_of_is_said_are_never_decoded():
@@ -92,12 +123,11 @@ def test_one_slow_decode_does_not_stop_drafts():
 def test_a_draft_is_compared_though_it_is_not_decoded():
     gate = SpeculationGate()
     gate.decoded(0, 1.0)
-    for _ in range(2):
-        assert gate.awaits_draft
-        assert not gate.allows_draft([5, 6])
-        gate.said(5)
-        assert not gate.awaits_draft
-        gate.said(6)
+    assert gate.awaits_draft
+    assert not gate.allows_draft([5, 6])
+    gate.said(5)
+    assert not gate.awaits_draft
+    gate.said(6)
     assert gate.allows_draft([5, 6])
     gate.forget()
     assert gate.awaits_draft

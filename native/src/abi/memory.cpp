@@ -49,7 +49,8 @@ enum edgekv_status edgekv_context_memory(const struct llama_context * ctx, struc
         }
         memory->kv_bytes -= memory->state_bytes;
         // rows of logits, the token ids that a context lists for its samplers, and the candidates of each slot's sampler
-        const uint64_t n_rows  = parts.flat != nullptr ? ctx->get_cparams().n_outputs_max : 1; // others grow as they are used
+        const bool     is_one  = parts.flat == nullptr || logits_stay(ctx->get_memory(), ctx->get_model()); // that llama.cpp begins with
+        const uint64_t n_rows  = is_one ? 1 : ctx->get_cparams().n_outputs_max;
         const uint64_t n_slots = parts.flat != nullptr ? parts.flat->n_slots() : 1;
         const uint64_t n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(&ctx->get_model()));
         memory->output_bytes   = n_vocab * (n_rows * sizeof(float) + sizeof(llama_token) + n_slots * sizeof(llama_token_data));

@@ -5,6 +5,7 @@
 #include "llama-context.h"
 #include "llama-kv-cache.h"
 #include "llama-model.h"
+#include "matmul/products.h"
 #include "rows/flat_cache.h"
 #include "rows/memory.h"
 #include "rows/recurrent_state.h"
@@ -56,6 +57,10 @@ edgekv_shape shape_of(const llama_context * ctx) {
                 }
             }
         }
+    }
+    shape.n_exact = UINT64_MAX;
+    for (const auto & [_, weight] : ctx->get_model().tensors_by_name) {
+        shape.n_exact = std::min(shape.n_exact, most_alike(weight->type));
     }
     return shape;
 }

@@ -73,4 +73,15 @@ const TypeProducts * products_of(ggml_type type, edgekv_row_order order, int64_t
     return nullptr;
 }
 
+uint64_t most_alike(ggml_type type) {
+    uint64_t         most   = UINT64_MAX;
+    const Products * chosen = products();
+    for (const TypeProducts * it = chosen != nullptr ? chosen->types : nullptr; it != nullptr && it->multiply != nullptr; ++it) {
+        if (it->type == type && it->fewest_columns > 1) {
+            most = static_cast<uint64_t>(it->fewest_columns) - 1;
+        }
+    }
+    return most;
+}
+
 } // namespace edgekv

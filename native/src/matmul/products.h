@@ -68,6 +68,9 @@ constexpr size_t panel_bytes = n_panel_weights + (2 * (n_panel_weights / 16) + n
 // How these weights are multiplied with so many columns here; NULL where that is left to ggml.
 const TypeProducts * products_of(ggml_type type, edgekv_row_order order, int64_t n_columns);
 
+// Columns, at most, that are multiplied as one alone is: more than those of ggml are multiplied in another way.
+uint64_t most_alike(ggml_type type);
+
 // The ones that serve, which are those that the scoring kernels were chosen for, or none; and others instead, for who compares them.
 const Products * products();
 void             use_products(const Products * others);

@@ -23,8 +23,11 @@ void require_range(const char * name, uint64_t value, uint64_t low, uint64_t hig
 
 uint32_t least_budget(const edgekv_plan_request & request) { return request.n_sink + request.n_recent + 1; }
 
+// A draft and the token before it are at most an eighth of a batch, whose activations then take as much memory as their logits do in
+// most models; or four, of which a batch of any length has some.
 uint32_t draft_tokens(const edgekv_plan_request & request, uint32_t block) {
-    return std::min(request.n_draft, std::min(block, request.n_ubatch) - 1);
+    const uint32_t n_batch = std::min(block, request.n_ubatch);
+    return std::min({ request.n_draft, std::max(4u, n_batch / 8) - 1, n_batch - 1 });
 }
 
 // Refuses what no model can have.

@@ -71,6 +71,10 @@ Memory parts_of(const llama_memory_i * given) {
 
 const FlatCache * flat_of(const llama_memory_i * memory) { return parts_of(memory).flat; }
 
+bool logits_stay(const llama_memory_i * memory, const llama_model & model) {
+    return flat_of(memory) != nullptr && ggml_backend_dev_type(model.dev_output()) == GGML_BACKEND_DEVICE_TYPE_CPU;
+}
+
 Memory memory_of(const llama_context * ctx) {
     const llama_model &   model   = ctx->get_model();
     const llama_cparams & cparams = ctx->get_cparams();

@@ -25,6 +25,9 @@ Memory parts_of(const llama_memory_i * memory);
 // The rows that are laid out by head in llama.cpp's memory, or NULL.
 const FlatCache * flat_of(const llama_memory_i * memory);
 
+// Whether logits are read where a graph leaves them, until the next one: the host computes them, and edgekv alone feeds the context.
+bool logits_stay(const llama_memory_i * memory, const llama_model & model);
+
 // Throw Error(EDGEKV_STATUS_UNSUPPORTED) for a model that edgekv cannot run, whatever its memory is.
 void require_supported(const llama_model & model);
 
