@@ -12,7 +12,10 @@ from .session_archive import Archive
 
 # The queries of the first probe come from cells that lack the fact. The second probe sees what the first recalled.
 ROUNDS = 2
-BEFORE, AFTER = 40, 10  # positions; the tokens after a hit matter more than the tokens before it
+BEFORE, AFTER = (
+    30,
+    6,
+)  # positions in which a hit fades by half: what comes after one matters more than what comes before
 MOST_RECALLED = 64  # cells of a head
 
 # (heads scanned, heads of all rounds) -> False to stop. The driver of the recall gets what it yields

@@ -146,8 +146,8 @@ class RowArchive:
 
         n_cells: of every head, at most
         n_rows: newest tokens of the probe that score; 0 = all
-        before, after: a cell's score is the mean of what the cells from `before` positions before it to `after` after
-            it get
+        before, after: a cell's score is the sum of what all cells get, half as much for each `before` positions that
+            one lies before it, and for each `after` positions that it lies after it, up to six times as many
 
         If keys of the cache were turned, those of each head, with the recalled ones, are turned to adjacent positions
         in order. A head that lacks fewer tokens than others get gets all that it lacks.

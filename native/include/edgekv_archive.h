@@ -142,8 +142,8 @@ struct edgekv_recall_params {
     uint32_t n_bytes;
     uint32_t n_cells; // cells of every head that are filled, at most
     uint32_t n_rows;  // newest tokens of the probe whose queries score; 0 = all
-    uint32_t before;  // a cell's score is the mean of what the cells get that lie up to so many positions before it
-    uint32_t after;   // and so many after it
+    uint32_t before;  // a cell's score is the sum of what all cells get, half as much for each `before` positions that one lies before it,
+    uint32_t after;   // and for each `after` positions that it lies after it; beyond six times as many it counts nothing
 };
 
 EDGEKV_DEFAULT(edgekv_recall_params)

@@ -251,7 +251,7 @@ size_t Recall::n_workers(const edgekv_shape & shape) { return std::max(1u, std::
 
 uint64_t Recall::estimate_bytes(const edgekv_shape & shape, uint32_t n_probe, uint32_t n_cells) {
     const ScanSize size     = scan_size(shape, n_probe);
-    const uint64_t a_thread = Scan::bytes(size) + BestPositions::bytes(n_cells, 0, 0) + shape.n_cells_max * sizeof(int32_t);
+    const uint64_t a_thread = Scan::bytes(size) + BestPositions::bytes(n_cells, 0) + shape.n_cells_max * sizeof(int32_t);
     const uint64_t a_head   = (n_cells * 2 + 2) * sizeof(int32_t) + sizeof(heads_[0]) + sizeof(RowBytes) + sizeof(uint64_t);
     return n_workers(shape) * a_thread + shape.n_head_total * a_head + size.row_bytes + SegmentFile::room(size.row_bytes) +
            RowTransfer::bytes(is_staged(shape, staging()));

@@ -6,14 +6,16 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <numeric>
 
 namespace edgekv {
 
 BestPositions::BestPositions(uint32_t n, uint32_t before, uint32_t after) :
-    n_(n), before_(static_cast<int32_t>(before)), after_(static_cast<int32_t>(after)), n_span_(before + after + 1),
-    weights_(2 * size_t(n_span_)) {
+    n_(n), n_newest_(n_newest(after)), fading_(std::exp2(-1.0 / before)), earlier_(n_newest_), weights_(2 * size_t(n_newest_)),
+    up_to_(n_newest_) {
     best_.reserve(n);
+    for (uint32_t i = 0; i < n_newest_; ++i) {
+        earlier_[i] = std::exp2(-1.0 / after * i);
+    }
 }
 
 void BestPositions::begin(int32_t first, const std::vector<int32_t> * held) {
@@ -24,16 +26,18 @@ void BestPositions::begin(int32_t first, const std::vector<int32_t> * held) {
 }
 
 void BestPositions::add(float weight) {
-    const uint32_t i = static_cast<uint32_t>(next_) % n_span_;
-    weights_[i] = weights_[i + n_span_] = weight;
+    const uint32_t i      = place(next_);
+    const double   before = next_ > first_ ? up_to_[place(next_ - 1)] : 0.0;
+    weights_[i] = weights_[i + n_newest_] = weight;
+    up_to_[i]                             = before * fading_ + weight;
     ++next_;
-    if (next_ - first_ > after_) {
-        consider(next_ - 1 - after_);
+    if (next_ - first_ >= static_cast<int32_t>(n_newest_)) {
+        consider(next_ - static_cast<int32_t>(n_newest_));
     }
 }
 
 void BestPositions::finish() {
-    for (int32_t p = std::max(first_, next_ - after_); p < next_; ++p) {
+    for (int32_t p = std::max(first_, next_ + 1 - static_cast<int32_t>(n_newest_)); p < next_; ++p) {
         consider(p);
     }
     std::sort(best_.begin(), best_.end(), [](const Scored & a, const Scored & b) { return a.position < b.position; });
@@ -47,11 +51,12 @@ void BestPositions::consider(int32_t position) {
     if (n_ == 0 || (n_passed_ < held_->size() && (*held_)[n_passed_] == position)) {
         return;
     }
-    const int32_t begin = std::max(first_, position - before_);
-    const int32_t n     = std::min(next_, position + after_ + 1) - begin;
-    const float * run   = weights_.data() + static_cast<uint32_t>(begin) % n_span_;
-    const double  sum   = std::accumulate(run, run + n, 0.0);
-    const Scored found = { static_cast<float>(sum / n), position };
+    const float * run = weights_.data() + place(position);
+    double        sum = up_to_[place(position)];
+    for (int32_t i = 1; i < next_ - position; ++i) {
+        sum += earlier_[i] * run[i];
+    }
+    const Scored found = { static_cast<float>(sum), position };
     if (best_.size() == n_) {
         if (!(found > best_.front())) {
             return;

@@ -13,8 +13,8 @@ namespace edgekv {
 // The positions whose neighbourhood gets most, of those that a head does not hold.
 class BestPositions {
   public:
-    // The score of a position is the mean of the weights from `before` positions before it to `after` after it, as far as there are
-    // any.
+    // The score of a position is the sum of all weights, each of which counts half as much for every `before` positions that it lies
+    // before it, or `after` after it. Those further after it than n_halvings * after count nothing.
     BestPositions(uint32_t n, uint32_t before, uint32_t after);
 
     // held: positions that are passed over, ascending
@@ -26,7 +26,7 @@ class BestPositions {
     void write(int32_t * positions) const;
     uint32_t n() const { return static_cast<uint32_t>(best_.size()); }
 
-    static size_t bytes(uint32_t n, uint32_t before, uint32_t after) { return n * sizeof(Scored) + 2 * (before + after + 1) * sizeof(float); }
+    static size_t bytes(uint32_t n, uint32_t after) { return n * sizeof(Scored) + n_newest(after) * (2 * sizeof(float) + 2 * sizeof(double)); }
 
   private:
     struct Scored {
@@ -36,17 +36,23 @@ class BestPositions {
         bool operator>(const Scored & other) const { return score > other.score || (score == other.score && position > other.position); }
     };
 
-    void consider(int32_t position);
+    static constexpr uint32_t n_halvings = 6;
+
+    static uint32_t n_newest(uint32_t after) { return n_halvings * after + 1; }
+
+    void     consider(int32_t position);
+    uint32_t place(int32_t position) const { return static_cast<uint32_t>(position) % n_newest_; }
 
     uint32_t                     n_;
-    int32_t                      before_;
-    int32_t                      after_;
+    uint32_t                     n_newest_; // positions whose weights are at hand
+    double                       fading_;   // what a weight counts one position after it
+    std::vector<double>          earlier_;  // (n_newest_,) what a weight counts so many positions before it
     int32_t                      first_ = 0;
     int32_t                      next_  = 0; // position of the next weight
     const std::vector<int32_t> * held_  = nullptr;
     size_t                       n_passed_ = 0; // of those held
-    uint32_t                     n_span_;       // positions of a neighbourhood
-    std::vector<float>           weights_;      // (2, n_span_): a ring of the newest twice, so that all runs of it lie together
+    std::vector<float>           weights_;      // (2, n_newest_): a ring, twice, so that all runs of it lie together
+    std::vector<double>          up_to_;        // (n_newest_,) a ring: the sum of all weights up to each position, as they count there
     std::vector<Scored>          best_;         // a heap, the least on top
 };
 
