@@ -12,10 +12,8 @@ from .session_archive import Archive
 
 # The queries of the first probe come from cells that lack the fact. The second probe sees what the first recalled.
 ROUNDS = 2
-BEFORE, AFTER = (
-    30,
-    6,
-)  # positions in which a hit fades by half: what comes after one matters more than what comes before
+# Positions in which a hit fades by half. What comes after one matters more than what comes before it.
+BEFORE, AFTER = 30, 6
 MOST_RECALLED = 64  # cells of a head
 
 # (heads scanned, heads of all rounds) -> False to stop. The driver of the recall gets what it yields

@@ -24,7 +24,6 @@ const coverage = new Map(); // by conversation: what is kept of it, as long as t
 let current = null;
 let last = null; // the element of the current conversation's last message
 let server = null; // its properties
-let peak = 0;
 
 // ---- conversations ----
 
@@ -235,7 +234,6 @@ function take(conversation, said, run, { read, total, text, thought, reason, usa
     const { finish_reason: why, ...figures } = edgekv;
     said.reason = why ?? said.reason;
     conversation.figures = figures;
-    peak = Math.max(peak, figures.peak_bytes);
     if (conversation === current) memory.showFigures(figures);
   }
   if (kept) {
@@ -400,8 +398,7 @@ async function look() {
     if (server.conversations) await meet();
   }
   const found = await api.memory();
-  peak = Math.max(peak, found.peak);
-  memory.showMemory({ ...found, peak });
+  memory.showMemory(found);
   showLedger(found.ledger, found.ceiling);
 }
 
