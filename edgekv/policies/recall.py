@@ -15,7 +15,8 @@ def recall_scores(head: Head, before: int, after: int) -> Scores:
     """Return what the neighbourhood of each archived token gets of a probe's attention, (n,) float64.
 
         a[j]     = max over query heads h of the group and rows w of A[h, w, j]
-        score[c] = sum over j <= c of a[j] 2^(-(c - j) / before) + sum over c < j <= c + 6 after of a[j] 2^(-(j - c) / after)
+        score[c] = sum over j <= c of a[j] 2^(-(c - j) / before)
+                   + sum over c < j <= c + 6 after of a[j] 2^(-(j - c) / after)
 
     head: all archived tokens of a KV head, ascending by position without gaps, and the rows of the probe. A is the
         softmax over all of them. If keys were turned, these are the keys as they are at RoPE position 0.
