@@ -100,10 +100,11 @@ def run_case(case: dict) -> Figures:
             with Model(Path(case["model"]), peer.options) as model, closing(peer.loop(model, n_cells)) as own:
                 return timed(case, own.read, own.step, clock)
         options = {"budget": case["budget"], "block": 128, "kv_type": "f16", "policy": case["policy"], "threads": 1}
-        with edgekv.Runtime(case["model"], memory="100%", gpu_layers=ALL_LAYERS, archive="off", **options) as runtime:
+        options |= {"archive": "off"} if hasattr(Options, "archive") else {}  # earlier checkouts have no archive
+        with edgekv.Runtime(case["model"], memory="100%", gpu_layers=ALL_LAYERS, **options) as runtime:
             loop = runtime.block_loop
             if case["side"] == "archive":
-                from edgekv.archive.session_archive import Archive  # earlier checkouts, which run other sides, lack it
+                from edgekv.archive.session_archive import Archive
 
                 loop.archive = Archive(None, lambda: 1 << 40)
             return timed(case, lambda tokens: loop.read(tokens, lambda _n: True), loop.step, clock)
