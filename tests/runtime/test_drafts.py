@@ -187,8 +187,7 @@ def test_no_draft_is_longer_than_its_tokens_round_alike(model, drafting, monkeyp
 
 
 def test_so_it_is_in_a_worker(model):
-    plain, _, _ = replies(model, "off")
-    ours, _, _ = replies(model, "on", isolated=True)
+    plain, ours = (replies(model, prompt_lookup, isolated=True)[0] for prompt_lookup in ("off", "on"))
     assert ours[0] == plain[0]
 
 

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 from asgi import said
 from imported_later import imported_later
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from edgekv.api.json_stream import json_parts
 from edgekv.api.openai_fields import chat_logprobs, text_logprobs
@@ -30,18 +30,24 @@ class Colour(Enum):
     BLUE = "blue"
 
 
-class Address(BaseModel):
+class Bounded(BaseModel):
+    """Values of random weights end: no further properties, whose names and texts may be of any length."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Address(Bounded):
     street: str = Field(max_length=8)
     number: int = Field(ge=1, le=99)
 
 
-class Person(BaseModel):
+class Person(Bounded):
     name: str = Field(max_length=8)
     colours: list[Colour] = Field(max_length=2)
     address: Address
 
 
-class Weather(BaseModel):
+class Weather(Bounded):
     """Tells the weather."""
 
     city: Literal["Oslo", "Rome"]
