@@ -6,6 +6,7 @@
 #include "ggml-cpp.h"
 #include "ggml-cpu.h"
 #include "matmul/products.h"
+#include "random_values.h"
 #include "side_by_side.h"
 
 #include <algorithm>
@@ -41,14 +42,6 @@ inline std::vector<const Products *> all_that_run() {
     return found;
 }
 
-inline std::vector<float> normal_values(size_t n, uint32_t seed) {
-    std::mt19937                    engine(seed);
-    std::normal_distribution<float> normal;
-    std::vector<float>              values(n);
-    std::generate(values.begin(), values.end(), [&] { return normal(engine); });
-    return values;
-}
-
 // Blocks that begin with a scale, and are any codes behind it, of 8 numbers or 4 each. To search for the best ones takes ggml long.
 inline bool is_of_grids(ggml_type type) {
     return type == GGML_TYPE_IQ2_XXS || type == GGML_TYPE_IQ2_XS || type == GGML_TYPE_IQ2_S || type == GGML_TYPE_IQ3_XXS || type == GGML_TYPE_IQ3_S;
@@ -73,7 +66,7 @@ inline const std::vector<uint8_t> & quantised_rows(ggml_type type, size_t n_rows
     if (bytes.empty() && is_of_grids(type)) {
         bytes = random_blocks(type, ggml_row_size(type, depth) * n_rows);
     } else if (bytes.empty()) {
-        auto values = normal_values(n_rows * depth, 1);
+        auto values = random_values(n_rows * depth, 1);
         for (size_t i = 0; i < values.size(); i += 37) {
             values[i] *= 5.0f;
         }

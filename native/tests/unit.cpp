@@ -8,6 +8,7 @@
 #include "ggml.h"
 #include "hooks/status.h"
 #include "plan/open.h"
+#include "random_values.h"
 #include "rows/rows.h"
 #include "score/score.h"
 
@@ -16,7 +17,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -53,14 +53,6 @@ void test_slots(const char * model_path, const char * kv_type);
 void test_snapshot(const char * model_path, const char * kv_type);
 void test_streamed_weights(const char * model_path);
 void test_weights_file(const char * model_path);
-
-static std::vector<float> random_values(size_t n) {
-    std::mt19937                    engine(static_cast<uint32_t>(n));
-    std::normal_distribution<float> normal;
-    std::vector<float>              values(n);
-    std::generate(values.begin(), values.end(), [&] { return normal(engine); });
-    return values;
-}
 
 template <typename Body> static edgekv_status status_of(const Body & body) { return guard(nullptr, 0, body); }
 

@@ -1,11 +1,11 @@
 // Attention of a token over the cells of a KV head: the same to the bit alone and in a batch of any length, and close to double.
 #include "check.h"
 #include "ggml.h"
+#include "random_values.h"
 #include "rows/attention_pass.h"
 
 #include <algorithm>
 #include <cmath>
-#include <random>
 #include <vector>
 
 using namespace edgekv;
@@ -26,14 +26,6 @@ struct Extras {
     bool  has_sinks = false;
     bool  has_gaps  = false; // a mask hides every fifth cell
 };
-
-std::vector<float> random_values(size_t n) {
-    std::mt19937                    engine(static_cast<uint32_t>(n));
-    std::normal_distribution<float> normal;
-    std::vector<float>              values(n);
-    std::generate(values.begin(), values.end(), [&] { return normal(engine); });
-    return values;
-}
 
 ggml_tensor tensor_of(void * data, size_t size, size_t dim, size_t n_rows, size_t n_matrices) {
     ggml_tensor tensor = {};

@@ -29,7 +29,7 @@ struct Graph {
     ggml_tensor *        product;
 
     Graph(const Weights & weights, size_t n_tokens, bool is_shared, const Repacked * repacked)
-        : values(normal_values(n_tokens * (is_shared ? 1 : n_chosen) * depth, 7)), ids(choices(n_tokens)), n_shared(is_shared ? n_chosen : 1) {
+        : values(random_values(n_tokens * (is_shared ? 1 : n_chosen) * depth, 7)), ids(choices(n_tokens)), n_shared(is_shared ? n_chosen : 1) {
         const auto n       = static_cast<int64_t>(n_tokens);
         auto *     columns = ggml_new_tensor_3d(context.get(), GGML_TYPE_F32, depth, is_shared ? 1 : n_chosen, n);
         auto *     chosen  = ggml_new_tensor_2d(context.get(), GGML_TYPE_I32, n_chosen + 1, n); // a router sorts more than are chosen

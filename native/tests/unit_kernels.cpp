@@ -2,24 +2,16 @@
 #include "check.h"
 #include "hooks/instructions.h"
 #include "kernels/kernels.h"
+#include "random_values.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <random>
 #include <vector>
 
 using namespace edgekv;
 
 namespace {
-
-std::vector<float> random_values(size_t n) {
-    std::mt19937                    engine(static_cast<uint32_t>(n));
-    std::normal_distribution<float> normal;
-    std::vector<float>              values(n);
-    std::generate(values.begin(), values.end(), [&] { return normal(engine); });
-    return values;
-}
 
 bool is_close(double a, double b) { return std::fabs(a - b) <= 1e-5 * std::max(1.0, std::fabs(b)); }
 

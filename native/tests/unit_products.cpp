@@ -17,7 +17,7 @@ void test_errors(const TypeProducts & products) {
            Shape{ 48, 1056 / own * own, 9 } }) {
         n_rows = (n_rows + products.order.n_rows - 1) / products.order.n_rows * products.order.n_rows;
         const Weights   weights = laid_out(products, n_rows, depth);
-        const auto      columns = normal_values(n_columns * depth, 2);
+        const auto      columns = random_values(n_columns * depth, 2);
         const Quantised quantised(products, columns, depth);
         const auto      exact = reference(weights, n_columns, [&](size_t i) { return quantised.value(i, products.block); });
         const auto      truth = reference(weights, n_columns, [&](size_t i) { return static_cast<double>(columns[i]); });
@@ -97,7 +97,7 @@ void each_product(const TypeProducts & products, const Weights & weights, const 
 void test_columns_not_finite(const TypeProducts & products) {
     constexpr size_t depth = 512, damaged = 2;
     const Weights    weights = laid_out(products, 48, depth);
-    const auto       whole   = normal_values(n_many * depth, 7);
+    const auto       whole   = random_values(n_many * depth, 7);
     for (const float value : { NAN, -NAN, INFINITY, -INFINITY }) {
         for (const size_t at : { 0, 3, 8, 30, 31, 255, 300, 511 }) {
             auto columns = whole;
@@ -114,7 +114,7 @@ void test_columns_not_finite(const TypeProducts & products) {
 // So does one among the scales and minima of a row, for every column, and in no other row.
 void test_weights_not_finite(const TypeProducts & products) {
     constexpr size_t depth = 512, damaged = 19;
-    const auto       columns = normal_values(n_many * depth, 8);
+    const auto       columns = random_values(n_many * depth, 8);
     const auto       test    = [&](size_t at, const auto & value) { // in the last block of the row
         Weights weights(products.type, 48, depth);
         std::memcpy(&weights.bytes[(damaged + 1) * weights.row_bytes - ggml_type_size(products.type) + at], &value, sizeof(value));
@@ -138,7 +138,7 @@ void test_weights_not_finite(const TypeProducts & products) {
 // Rows from one in the middle on are what they are among all, and nothing is written before them.
 void test_parts(const TypeProducts & products) {
     const Weights   weights = laid_out(products, 40, 512);
-    const auto      columns = normal_values(6 * 512, 3);
+    const auto      columns = random_values(6 * 512, 3);
     const Quantised quantised(products, columns, 512);
     const auto      all = multiplied(products, weights, quantised, 6), part = multiplied(products, weights, quantised, 6, 16);
     for (size_t i = 0; i < all.size(); ++i) {
@@ -153,7 +153,7 @@ void test_any_number_of_columns(const TypeProducts & products) {
     const size_t     depth = ggml_blck_size(products.type) == 32 ? 1120 : 1280;
     for (const size_t n_rows : { products.order.n_rows == 1 ? 5 : 8, products.order.n_rows == 1 ? 67 : 72 }) {
         const Weights      weights = laid_out(products, n_rows, depth);
-        const auto         columns = normal_values(most * depth, 5);
+        const auto         columns = random_values(most * depth, 5);
         std::vector<float> alone;
         for (auto one = columns.begin(); one != columns.end(); one += static_cast<std::ptrdiff_t>(depth)) {
             const auto found = multiplied(products, weights, { products, { one, one + static_cast<std::ptrdiff_t>(depth) }, depth }, 1);
@@ -195,7 +195,7 @@ void test_graphs_of(const TypeProducts & products) {
     if (is_repacked && !(by_ggml.is_one() && by_ggml.lies_as(weights.repacked))) {
         return;
     }
-    const auto      values = normal_values(10 * 512, 4);
+    const auto      values = random_values(10 * 512, 4);
     const Quantised quantised(products, values, 512);
     const auto      expected = multiplied(products, weights, quantised, 10);
     for (const bool with_gaps : { false, true }) {
@@ -223,7 +223,7 @@ void test_repacked(ggml_type type) {
     const Weights  weights(type, 48, 512);
     const Repacked by_ggml(weights);
     if (by_ggml.is_one()) {
-        const auto columns = normal_values(10 * 512, 6);
+        const auto columns = random_values(10 * 512, 6);
         const auto truth   = reference(weights, 10, [&](size_t i) { return static_cast<double>(columns[i]); });
         Graph      graph(weights, columns, false, &by_ggml);
         CHECK(!edgekv_takes_mul_mat(graph.product, edgekv_file_order));
@@ -260,7 +260,7 @@ void test_products() {
     }
     use_products(nullptr);
     const Weights weights(GGML_TYPE_Q4_1, 16, 256);
-    const Graph   graph(weights, normal_values(16 * 256, 5), false);
+    const Graph   graph(weights, random_values(16 * 256, 5), false);
     CHECK(!edgekv_takes_mul_mat(graph.product, edgekv_file_order));
     use_products(chosen);
 

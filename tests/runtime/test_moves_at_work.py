@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from driven_loop import driven
+from moved_ceilings import CELLS, LOW, MODEL, SETTINGS, TEXT, ceiling_of
 from small import words
 
 import edgekv
@@ -13,8 +14,6 @@ from edgekv.errors import SwapError
 from edgekv.loop.loop_messages import Close, MoveCeiling
 from edgekv.memory.process import resident_bytes
 
-CELLS, LOW = 256, 96
-SETTINGS = {"memory": "1GiB", "budget": CELLS, "block": 32, "recent": 8, "threads": 1, "probe_tokens": 16}
 ARCHIVE = {"archive": "1GiB"}
 KINDS = [
     {},
@@ -26,18 +25,11 @@ KINDS = [
         for settings in ({}, ARCHIVE)
     ),
 ]
-TEXT = words(120)  # some 400 tokens
 
 
 @pytest.fixture(scope="module")
 def model(tiny_model):
-    return tiny_model(n_ctx_train=1 << 14, n_layer=4, n_head=4, n_head_kv=4, head_dim=64)
-
-
-def ceiling_of(engine, n_cells=LOW):
-    """Return the ceiling under which a runtime has so many cells, or a few less."""
-    opened = engine._opened
-    return opened.peak_bytes - (CELLS - n_cells) * opened.cell_bytes * engine.n_slots
+    return tiny_model(**MODEL)
 
 
 @pytest.mark.parametrize("settings", KINDS, ids=str)

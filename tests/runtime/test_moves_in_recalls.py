@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from driven_loop import driven
+from moved_ceilings import LOW, MODEL, SETTINGS, TEXT, ceiling_of
 from small import words
 
 import edgekv
@@ -11,23 +12,14 @@ from edgekv.errors import CeilingError, SwapError
 from edgekv.loop.loop_messages import MoveCeiling, Raised
 from edgekv.loop.open_reply import Post
 
-CELLS, LOW = 256, 96
-SETTINGS = {"memory": "1GiB", "budget": CELLS, "block": 32, "recent": 8, "threads": 1, "probe_tokens": 16}
 ARCHIVED = {**SETTINGS, "archive": "1GiB"}
 SCANS = 32  # 16 heads, in each of two rounds
 RECALLED = 16  # cells of a head
-TEXT = words(120)  # some 400 tokens
 
 
 @pytest.fixture(scope="module")
 def model(tiny_model):
-    return tiny_model(n_ctx_train=1 << 14, n_layer=4, n_head=4, n_head_kv=4, head_dim=64)
-
-
-def ceiling_of(engine, n_cells=LOW):
-    """Return the ceiling under which a runtime has so many cells, or a few less."""
-    opened = engine._opened
-    return opened.peak_bytes - (CELLS - n_cells) * opened.cell_bytes * engine.n_slots
+    return tiny_model(**MODEL)
 
 
 class Moves:
