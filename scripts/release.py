@@ -86,7 +86,7 @@ def check_changelog(root: Path, version: str, *, released: bool) -> None:
             f"CHANGELOG.md begins with the entry {heading!r}, but the version is {version}; "
             f"name the entry '## {version} (YYYY-MM-DD)', or change the version"
         )
-    if not changes.lstrip().startswith("- "):
+    if re.search(r"^- ", changes, re.MULTILINE) is None:
         raise ChangelogError(
             f"CHANGELOG.md has no change below {heading!r}; say what has changed, a line each with '- '"
         )

@@ -64,6 +64,7 @@ def test_a_release_that_agrees(run):
     assert run() == (0, "edgekv 1.2.0: all agrees\n")
     assert run(heading="Unreleased")[0] == 0
     assert run("--tag", "v1.2.0rc1", package="1.2.0rc1", heading="1.2.0rc1 (2026-11-25)")[0] == 0
+    assert run("--tag", "v1.2.0", changelog="# Changelog\n\n## {}\n\nA word.\n\n### Server\n\n- A change.\n")[0] == 0
 
 
 @pytest.mark.parametrize(
