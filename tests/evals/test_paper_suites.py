@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from bench.papers import perturbation
@@ -12,6 +14,7 @@ from edgekv.evals.suite import load_suite, suites
 from edgekv.policies import parse_policy
 
 PAPERS = ("keydiff", "caote", "ahakv", "criticalkv", "adakv")
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
 def of_paper(name, **fields):
@@ -39,6 +42,15 @@ def test_nothing_is_protected_but_by_the_policy(paper):
 def test_each_paper_is_a_suite():
     assert suites(SUITES) == sorted((*PAPERS, "policies"))
     assert {grid.task for grid in of_paper("policies")} == {"perturbation", "longgen"}
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.toml")), ids=lambda path: path.stem)
+def test_suites_of_the_results_know_the_policies_of_now(path, monkeypatch):
+    monkeypatch.chdir(RESULTS.parents[1])  # their data have paths from the root
+    for grid in load_suite(str(path), kind=PaperGrid):
+        for setting in grid.settings():
+            for spec in {setting.policy, setting.focus_policy} - {"full", None}:
+                parse_policy(spec)
 
 
 def test_fewer_texts_are_the_first_ones():
