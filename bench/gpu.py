@@ -9,7 +9,7 @@ host and device, in MiB, and "staged" the layers whose rows had to come to the h
 process, and "device" what the plan names for the device.
 
 Speeds are those without an archive, unless `--archive auto` or a size names one: then rows of every block come to the
-host. Predicted with one: reading 0.3 to 0.55 at 8,000 tokens.
+host. Predicted with one: reading 0.8 to 0.9 at 8,000 tokens.
 
 With --memory it reads at the ceiling that edgekv chooses itself, and compares what the process and the GPU held with
 the plan. A plan that is too small ends it, as it ends `edgekv ask`.
