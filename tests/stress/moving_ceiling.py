@@ -1,6 +1,6 @@
 """A ceiling that moves at random while four sessions read and reply: does memory follow, and is no reply lost?
 
-Claim (docs/moving-ceiling.md): resident memory is below a new ceiling when the move is answered, the peak is never
+Claim (docs/results/memory.md): resident memory is below a new ceiling when the move is answered, the peak is never
 above the highest ceiling that was allowed, and no reply is lost. With an archive the same facts are found as without
 moves.
 
