@@ -133,6 +133,13 @@ def is_dear(page):
 WITH_SCRIPTS = [page for page in PAGES if scripts(page)]
 
 
+def test_scripts_are_commands_alone():
+    """Find output that stands in a block of commands: a shell would run it, and `yes` never ends."""
+    texts = {page.name: [text for text in scripts(page) if "<<'END'" not in text] for page in WITH_SCRIPTS}
+    lines = [(name, line) for name, found in texts.items() for text in found for line in text.splitlines()]
+    assert [(name, line) for name, line in lines if not SCRIPT.match(f"{line} ")] == []
+
+
 @pytest.mark.parametrize("page", sorted({page for page, _ in CASES}), ids=lambda page: page.stem)
 def test_a_command_is_run_or_has_its_reason(page):
     together = spaced("\n".join(scripts(page)))
