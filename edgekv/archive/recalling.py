@@ -13,15 +13,16 @@ from .session_archive import Archive
 # The queries of the first probe come from cells that lack the fact. The second probe sees what the first recalled.
 ROUNDS = 2
 # Positions in which a hit fades by half. What comes after one matters more than what comes before it.
-BEFORE, AFTER = 30, 6
-MOST_RECALLED = 64  # cells of a head
+BEFORE, AFTER = 20, 4
+N_SINK = 4  # first positions: attention that finds nothing goes there, and what follows them would be recalled for it
+MOST_RECALLED = 64  # cells of a head, on average
 
 # (heads scanned, heads of all rounds) -> False to stop. The driver of the recall gets what it yields
 GoesOn = Callable[[int, int], Generator[object, int, bool]]
 
 
 class Recalled(NamedTuple):
-    """Cells that it filled in the head that lacked most, and tokens scanned in all rounds. is_whole: not stopped"""
+    """Cells of a head that it filled, on average, and tokens scanned in all rounds. is_whole: not stopped"""
 
     n_cells: int = 0
     n_scanned: int = 0
@@ -29,7 +30,7 @@ class Recalled(NamedTuple):
 
 
 def recalled_cells(spare: int) -> int:
-    """Return how many cells of a head a recall fills: half of the spare ones, at most MOST_RECALLED.
+    """Return how many cells of a head a recall fills on average: half of the spare ones, at most MOST_RECALLED.
 
     The others take the end of the prompt and the beginning of the reply.
     """
@@ -44,7 +45,7 @@ def recalling(
     rounds: int,
     goes_on: GoesOn,
 ) -> Generator[object, int, Recalled]:
-    """Fill free cells of every head with rows that a probe's queries find.
+    """Fill free cells of heads with rows that a probe's queries find.
 
     probe: feeds the probe, once for each round
     goes_on: called between heads, with no call of the library under way; False ends the recall, with the cells of
@@ -58,7 +59,7 @@ def recalling(
     try:
         for i in range(rounds):
             yield from probe()
-            n_heads = n_left = rows.begin_recall(cache, n_cells, before=BEFORE, after=AFTER)
+            n_heads = n_left = rows.begin_recall(cache, n_cells, before=BEFORE, after=AFTER, n_sink=N_SINK)
             while n_left:
                 if not (yield from goes_on((i + 1) * n_heads - n_left, rounds * n_heads)):
                     return done._replace(is_whole=False)

@@ -141,33 +141,38 @@ class RowArchive:
         """Forget the positions from `end` on."""
         self._library.edgekv_archive_cut(self._handle, end)
 
-    def recall(self, cache: Cache, n_cells: int, *, n_rows: int = 0, before: int, after: int) -> structs.Recall:
-        """Fill free cells of every head with the archived tokens that get most attention from the last probe's queries.
+    def recall(
+        self, cache: Cache, n_cells: int, *, n_rows: int = 0, before: int, after: int, n_sink: int = 0
+    ) -> structs.Recall:
+        """Fill free cells with the archived tokens that get most attention from the last probe's queries.
 
-        n_cells: of every head, at most
+        n_cells: of a head on average, at most. Heads share them, so one may get more than another
         n_rows: newest tokens of the probe that score; 0 = all
         before, after: a cell's score is the sum of what all cells get, half as much for each `before` positions that
             one lies before it, and for each `after` positions that it lies after it, up to six times as many
+        n_sink: first positions, whose weights count nothing
 
         If keys of the cache were turned, those of each head, with the recalled ones, are turned to adjacent positions
-        in order. A head that lacks fewer tokens than others get gets all that it lacks.
+        in order.
 
-        Returns the number of cells in the head that lacks most, the keys scored, and times in microseconds. Raises
+        Returns the number of cells of a head on average, the keys scored, and times in microseconds. Raises
         ArchiveError if the file cannot be read or is damaged, and NativeError without a probe, or if a logit is not
         finite. The cells are then as before, without the cells of an earlier recall.
         """
-        params, result = structs.RecallParams(n_cells, n_rows, before, after), structs.Recall()
+        params, result = structs.RecallParams(n_cells, n_rows, before, after, n_sink), structs.Recall()
         library.call("edgekv_cache_recall", cache.handle, self._handle, c.byref(params), c.byref(result))
         return result
 
-    def begin_recall(self, cache: Cache, n_cells: int, *, n_rows: int = 0, before: int, after: int) -> int:
+    def begin_recall(
+        self, cache: Cache, n_cells: int, *, n_rows: int = 0, before: int, after: int, n_sink: int = 0
+    ) -> int:
         """Begin a recall in steps; returns how many heads are to be scanned, 0 if there is nothing to recall.
 
         Call `scan` until no heads are left, and then `finish_recall`. Until then no cell changes, and none may be
         changed. A recall that is not finished is given up. Arguments and errors as of `recall`.
         """
         self._free_work()
-        params, n_left = structs.RecallParams(n_cells, n_rows, before, after), c.c_uint32()
+        params, n_left = structs.RecallParams(n_cells, n_rows, before, after, n_sink), c.c_uint32()
         work = c.byref(self._work)
         library.call("edgekv_recall_begin", cache.handle, self._handle, c.byref(params), work, c.byref(n_left))
         return n_left.value

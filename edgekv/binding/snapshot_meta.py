@@ -17,7 +17,7 @@ from . import structs
 from .cache import Cache
 
 MAGIC = b"edgekvs"
-VERSION = 5  # EDGEKV_SNAPSHOT_VERSION
+VERSION = 6  # EDGEKV_SNAPSHOT_VERSION
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -67,14 +67,14 @@ class SnapshotMeta:
     """The part of a snapshot before its rows.
 
     kept: (n_heads,) cells that the last eviction left
-    n_short: (n_heads,) cells that each was given fewer than others by recalls since
+    added: (n_heads,) cells that recalls have given each since, and those that were fed before a recall
     lags: (n_queries,); ring: (n_ring,) positions in sliding windows, negative = no rows
     carried: by name, (n_cells,) each: position, order, and if cells carry them rope_position, accumulated, wo_norm
     """
 
     header: structs.Snapshot
     kept: npt.NDArray[np.uint32]
-    n_short: npt.NDArray[np.uint32]
+    added: npt.NDArray[np.uint32]
     lags: npt.NDArray[np.int32]
     ring: npt.NDArray[np.int32]
     carried: dict[str, npt.NDArray[np.uint32]]
@@ -103,19 +103,19 @@ class SnapshotMeta:
         data = np.empty(int(header.rows_begin), np.uint8)
         source.read_into(0, data)
         numbers = data[first:].view(np.uint32)
-        kept, n_short, lags, ring, rest = np.split(numbers, np.cumsum([n_heads, n_heads, n_queries, n_ring]))
-        n_cells = int(kept.sum(dtype=np.int64) - n_short.sum(dtype=np.int64)) + n_heads * int(header.n_filled)
+        kept, added, lags, ring, rest = np.split(numbers, np.cumsum([n_heads, n_heads, n_queries, n_ring]))
+        n_cells = int(kept.sum(dtype=np.int64) + added.sum(dtype=np.int64)) + n_heads * int(header.n_filled)
         names = carried_names(header)
         expect(n_cells * len(names) == len(rest), "it has another number of cells than it says")
         carried = {name: rest[i * n_cells : (i + 1) * n_cells] for i, name in enumerate(names)}
         for name in ("accumulated", "wo_norm"):
             expect(bool(np.isfinite(carried.get(name, kept).view(np.float32)).all()), "its scores are not finite")
-        return cls(header, kept, n_short, lags.view(np.int32), ring.view(np.int32), carried, data)
+        return cls(header, kept, added, lags.view(np.int32), ring.view(np.int32), carried, data)
 
     @property
     def cells(self) -> npt.NDArray[np.int64]:
         """Cells of every head, (n_heads,)."""
-        return self.kept.astype(np.int64) - self.n_short + int(self.header.n_filled)
+        return self.kept.astype(np.int64) + self.added + int(self.header.n_filled)
 
     @property
     def n_bytes(self) -> int:
@@ -128,7 +128,7 @@ class SnapshotMeta:
 
         claim: called with the bytes of a copy, before it is made; may raise anything
         """
-        parts: list[npt.NDArray[Any]] = [self.kept, self.n_short, self.lags, self.ring]
+        parts: list[npt.NDArray[Any]] = [self.kept, self.added, self.lags, self.ring]
         parts += [self.carried[name] for name in carried_names(self.header)]
         places = np.cumsum([c.sizeof(self.header), *(part.nbytes for part in parts)]).tolist()
         begin, into = self.data.ctypes.data, self.data

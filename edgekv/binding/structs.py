@@ -357,7 +357,7 @@ class Compaction(Struct):
 class RecallParams(Input):
     """struct edgekv_recall_params"""
 
-    _fields_ = _members(c.c_uint32, "n_bytes n_cells n_rows before after")
+    _fields_ = _members(c.c_uint32, "n_bytes n_cells n_rows before after n_sink")
 
 
 class Recall(Struct):

@@ -35,8 +35,8 @@ class Stats(OtherNames):
     even_cells: all heads keep equally many cells; False = the policy divides them
     probes, probe_s: number of times that the question was fed as a probe, and their time
     recalls, recalled_cells, scanned_tokens, recall_s: number of times that evicted tokens were recalled from the
-        archive, the cells that they filled in the head that lacked most, the archived tokens that were scanned for
-        them, and the time
+        archive, the cells of a head that they filled on average, the archived tokens that were scanned for them, and
+        the time
     archived_tokens: tokens of the session whose rows lie in the archive
     archived_bytes, archive_s: bytes that this reply wrote there, and the time
     archive_failure: why the archive takes no more rows, or gives none back, and what is forgotten; "" = it does

@@ -209,6 +209,7 @@ class Estimator:
             model=self._path,
             n_cells=plan.layout.n_cells,
             n_cells_max=plan.layout.n_cells_max,
+            even_cells=plan.cache.ragged == 0,
             cell_bytes=plan.cell_bytes,
             session_bytes=plan.sequence_bytes,
             n_ctx_train=plan.n_ctx_train,

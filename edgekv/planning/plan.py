@@ -44,7 +44,8 @@ class Plan:
 
     policy: spec of the policy
     n_cells: cells allocated per head, budget_cells + block + those of a probe
-    n_cells_max: the most cells that one head may hold, if heads share their cells
+    n_cells_max: the most cells that one head may hold, if heads share their cells or a recall fills them
+    even_cells: all heads keep equally many cells; False = the policy divides them
     cell_bytes: bytes of one cell in every head of every layer
     session_bytes: the most bytes that one session takes as a snapshot, as it does while it is swapped out
     repack, mmap: how the weights are loaded
@@ -74,6 +75,7 @@ class Plan:
     tensor_split: tuple[float, ...] | None
     n_cells: int
     n_cells_max: int
+    even_cells: bool
     cell_bytes: int
     session_bytes: int
     n_ctx_train: int
@@ -96,11 +98,6 @@ class Plan:
         """Tokens that the archive of a session has room for; it grows by whole segments."""
         segment_bytes = SEGMENT_TOKENS * self.archive_token_bytes
         return self.archive_bytes // segment_bytes * SEGMENT_TOKENS if segment_bytes else 0
-
-    @property
-    def even_cells(self) -> bool:
-        """True if all heads keep equally many cells; False if the policy divides them."""
-        return self.n_cells_max == self.n_cells
 
     @property
     def resident(self) -> float:

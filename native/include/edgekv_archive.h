@@ -138,27 +138,33 @@ EDGEKV_API void edgekv_archive_place(
                           int32_t * fd,
                          uint64_t * offset);
 
+// If heads may lie unlike, a recall gives one of them up to EDGEKV_RECALL_LIMIT times as many cells as it does on average.
+#define EDGEKV_RECALL_LIMIT 4
+
 struct edgekv_recall_params {
     uint32_t n_bytes;
-    uint32_t n_cells; // cells of every head that are filled, at most
+    uint32_t n_cells; // cells of a head that are filled on average, at most
     uint32_t n_rows;  // newest tokens of the probe whose queries score; 0 = all
     uint32_t before;  // a cell's score is the sum of what all cells get, half as much for each `before` positions that one lies before it,
     uint32_t after;   // and for each `after` positions that it lies after it; beyond six times as many it counts nothing
+    uint32_t n_sink;  // first positions: what they get counts nothing, because attention that finds nothing goes there
 };
 
 EDGEKV_DEFAULT(edgekv_recall_params)
 
 struct edgekv_recall {
-    uint32_t n_cells;   // free cells of every head that were taken: filled in the head that lacks most
+    uint32_t n_cells;   // of a head that were filled, on average, rounded up: so many free ones fewer has every head
     uint64_t n_scanned; // keys that were scored, over all heads
     int64_t  scan_us;
     int64_t  load_us;
 };
 
-// Fill free cells of every head with archived tokens that it does not hold: those whose keys get most attention from the queries of
-// the last probe. A key's weight is its largest softmax weight over the rows of the probe and the query heads of the group; the
-// softmax runs over all archived keys. A head that lacks fewer tokens than others get gets all that it
-// lacks. The next feed goes after them.
+// Fill free cells with archived tokens that heads do not hold: those whose keys get most attention from the queries of the last probe.
+// A key's weight is its largest softmax weight over the rows of the probe and the query heads of the group. The softmax runs over all
+// archived keys and those of the probe's tokens up to the row's own; if anything was fed, refilled or evicted since the probe, over
+// archived keys alone. Heads that share rows share the cells that are filled: their best tokens get them, whichever head lacks them. So
+// a head may get up to EDGEKV_RECALL_LIMIT times as many as on average, as far as layout.n_cells_max leaves it room, and another none.
+// The rows are laid out anew for that, and the next feed goes after them.
 //
 // A recalled cell has an accumulated score of 0, and its norm1(V W_O) is computed at the next eviction.
 //
@@ -167,14 +173,14 @@ struct edgekv_recall {
 // If keys of the cache were turned to other RoPE positions, all archived keys are scored as if they were at RoPE position 0. Then the
 // keys of each head, with the recalled ones, are turned to adjacent RoPE positions in order, and all heads end at the same one. Each key
 // is turned from its archived row if there is one, so that roundings do not add up.
-//   n_cells of the result : as asked for, or fewer: the free cells, or what the head that lacks most archived tokens does. In a cache whose
-//                           heads share no cells and are too long for edgekv's own attention, or lie on a device: what the head does that
-//                           lacks the fewest
+//   n_cells of the result : as asked for, or fewer: the free cells, or what heads lack on average. In a cache whose heads share no cells and
+//                           are too long for edgekv's own attention, or lie on a device, all heads get as many: what the head does that lacks
+//                           the fewest archived tokens
 //   EDGEKV_STATUS_INVALID_STATE  there was no probe; or tokens were fed that are not archived yet, though there is room for them
 //   EDGEKV_STATUS_ARCHIVE        the file cannot be read or is not what was written; the cells are as before, or those of an earlier
 //                                recall are given up
 //   EDGEKV_STATUS_NOT_FINITE     a logit is NaN or infinite; the cells are as before
-//   EDGEKV_STATUS_INTERNAL       a device failed; the cells are as with EDGEKV_STATUS_ARCHIVE, or if keys were being turned there are none
+//   EDGEKV_STATUS_INTERNAL       a device failed; the cells are as with EDGEKV_STATUS_ARCHIVE, or if rows were moved or keys turned there are none
 EDGEKV_API enum edgekv_status edgekv_cache_recall(
                 struct edgekv_cache * cache,
         const struct edgekv_archive * archive,

@@ -6,11 +6,11 @@
 // sliding windows are as large. That the model is the same one is for the caller to know.
 //
 // It is one run of bytes, in the processor's order and without padding. Cells come head by head, the heads layer by layer;
-// head h has kept[h] - n_short[h] + n_filled of them, and n_cells is their sum.
+// head h has kept[h] + added[h] + n_filled of them, and n_cells is their sum.
 //
 //   struct edgekv_snapshot
 //   uint32 kept          (n_heads,)    cells that the last compaction left in a head
-//   uint32 n_short       (n_heads,)    cells of n_filled that a head has not, because recalls gave it fewer than others
+//   uint32 added         (n_heads,)    cells that recalls have given a head since, and those that were fed before a recall
 //   int32  lags          (n_queries,)  true position - RoPE position of the newest tokens, whose queries are there
 //   int32  ring          (n_ring,)     position in every cell of the sliding windows; -1 = none, -2 - p = p, unseen and without rows.
 //                                      The newest position, and all that the next token sees, are there once each, with rows
@@ -35,7 +35,7 @@
 extern "C" {
 #endif
 
-#define EDGEKV_SNAPSHOT_VERSION 5
+#define EDGEKV_SNAPSHOT_VERSION 6
 
 // A cache takes another one's snapshot only if these values are equal.
 struct edgekv_snapshot_kind {
@@ -63,7 +63,7 @@ struct edgekv_snapshot {
     struct edgekv_snapshot_kind kind;
     uint32_t                    version;    // EDGEKV_SNAPSHOT_VERSION
     uint32_t                    n_queries;
-    uint32_t                    n_filled;   // cells of a head since the last compaction, at most
+    uint32_t                    n_filled;   // cells of a head since the last compaction or recall
     uint32_t                    n_fresh;    // tokens fed since then
     int32_t                     n_past;     // position of the next token
     int32_t                     rope_past;  // the position that RoPE will turn it by

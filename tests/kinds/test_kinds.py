@@ -66,7 +66,7 @@ def held(cache):
 
 def ring_of(data, meta):
     """A view of a snapshot's positions in sliding windows."""
-    first = ctypes.sizeof(meta.header) + meta.kept.nbytes + meta.n_short.nbytes + meta.lags.nbytes
+    first = ctypes.sizeof(meta.header) + meta.kept.nbytes + meta.added.nbytes + meta.lags.nbytes
     return data[first : first + meta.ring.nbytes].view(np.int32)
 
 

@@ -9,9 +9,26 @@ from cache_arrays import read_rows
 from reference_quant import rotate
 
 from edgekv.policies import Head
-from edgekv.policies.recall import recall_scores
+from edgekv.policies.recall import least_recalled, recall_scores
 
 SAME = 1e-4  # share of a score within which float32 may take another position
+RECALL_LIMIT = 4  # EDGEKV_RECALL_LIMIT
+
+
+def keys_if_fed(cache, tokens):
+    """(layer, head) -> the keys that tokens get if they are fed now, float64 (n, d). The cache is as before, but what a
+    recall has filled stays if another follows."""
+    snapshot = cache.snapshot()
+    cache.feed(tokens)
+    keys = {at: read_rows(cache, *at)[-len(tokens) :] for at in cache.heads}
+    cache.restore(snapshot)
+    return keys
+
+
+def most_recalled(cache, held, n_cells, n_free):
+    """(layer, head) -> the most cells that a recall of n_cells a head may give it. held: (layer, head) -> its cells"""
+    room = {at: cache.shape.n_cells_max - n_held - (n_free - n_cells) for at, n_held in held.items()}
+    return {at: min(RECALL_LIMIT * n_cells, n) for at, n in room.items()}
 
 
 class ArchiveModel:
@@ -66,8 +83,11 @@ class ArchiveModel:
         """(layer, head) -> number of tokens that it lacks, of those archived."""
         return {at: end - begin - len(held & {*range(begin, end)}) for at, held in self.held.items()}
 
-    def scores(self, cache, begin, end, before, after, n_rows=0):
-        """(layer, head) -> what each archived token gets of the last probe's attention, (end - begin,)."""
+    def scores(self, cache, own, begin, end, *, n_rows=0, **span):
+        """(layer, head) -> what each archived token gets of the last probe's attention, (end - begin,).
+
+        own: (layer, head) -> keys of the probe's tokens
+        """
         found = {}
         for layer in {layer for layer, _ in self.keys}:
             queries, positions, scale = cache.queries(layer, probed=True)
@@ -82,24 +102,30 @@ class ArchiveModel:
                     query_positions=positions[-n_rows:],
                     scale=scale,
                 )
-                found[layer, g] = recall_scores(head, before=before, after=after)
+                found[layer, g] = recall_scores(head, own=own[layer, g], **span)
         return found
 
-    def recall(self, cache, scores, begin, n):
-        """Note the cells that a recall has filled: in each head n of the tokens with the best scores that it lacked, or
-        all that it lacked if these are fewer.
+    def recall(self, cache, begin, end, n, n_free, scores=None):
+        """Note the cells that a recall has filled: n a head, on average, of the tokens with the best scores that heads
+        lacked, or all of these if they are fewer.
+
+        n_free: free cells before it, with those of an earlier recall that it took the place of
+        scores: of all archived tokens; None = they are not known
         """
-        for at, of_head in scores.items():
-            now = set(cache.positions(*at).tolist())
-            recalled = np.array(sorted(now - self.held[at]), dtype=int)
-            of_head = of_head.copy()
-            of_head[[it - begin for it in self.held[at] if begin <= it < begin + len(of_head)]] = -np.inf
-            n_of_head = min(n, np.isfinite(of_head).sum())
-            assert self.held[at] <= now
-            assert len(recalled) == n_of_head
-            if n_of_head > 0:
-                assert of_head[recalled - begin].min() >= np.sort(of_head)[-n_of_head] * (1 - SAME)
-            self.held[at] = now
+        lacked = {at: sorted({*range(begin, end)} - held) for at, held in self.held.items()}
+        most = most_recalled(cache, {at: len(held) for at, held in self.held.items()}, n, n_free)
+        now = {at: set(cache.positions(*at).tolist()) for at in self.held}
+        recalled = {at: sorted(now[at] - held) for at, held in self.held.items()}
+        assert all(held <= now[at] for at, held in self.held.items())
+        n_possible = sum(min(most[at], len(lacked[at])) for at in lacked)
+        assert sum(map(len, recalled.values())) == min(n * len(now), n_possible)
+        assert all(len(recalled[at]) <= most[at] for at in now)
+        if scores is not None:
+            least = least_recalled(
+                {at: of_head[np.array(lacked[at], int) - begin] for at, of_head in scores.items()}, n, most
+            )
+            assert all(scores[at][p - begin] >= least * (1 - SAME) for at in now for p in recalled[at])
+        self.held = now
 
     def check(self, cache):
         """Every head holds what it should, each row to the bit as it was stored."""

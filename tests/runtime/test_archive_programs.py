@@ -7,12 +7,12 @@ import tempfile
 from contextlib import ExitStack
 
 import pytest
-from archive_model import ArchiveModel
+from archive_model import ArchiveModel, keys_if_fed
 
 from edgekv.binding.row_archive import RowArchive
 
 BLOCK, BUDGET, RECENT, N_SINK = 32, 64, 8, 4
-BEFORE, AFTER = 20, 10
+SPAN = {"before": 20, "after": 10, "n_sink": N_SINK}
 N_STEPS = 60
 POLICIES = ["keydiff", "snapkv", "tova", "sink", "random(seed=5)", "l2norm", "keydiff+ada", "snapkv+ada"]
 
@@ -38,6 +38,7 @@ class Program:
         self.model = ArchiveModel(self.cache.heads)
         self.archive, self.archived = None, None
         self.recalled = {}  # what the last recall filled, unless something was fed or restored since
+        self.n_recalled = 0  # how many these are in a head, on average
         self.snapshots = []
         self.begin_archive()
 
@@ -57,7 +58,7 @@ class Program:
             self.evict()
         self.cache.feed(self.tokens(n))
         self.model.feed(self.cache, n)
-        self.recalled = {}
+        self.recalled, self.n_recalled = {}, 0
 
     def append(self):
         self.archive.append(self.cache)
@@ -69,29 +70,39 @@ class Program:
         self.append()
         self.cache.compact(self.policy, BUDGET, n_sink=N_SINK, recent=RECENT)
         self.model.evict(self.cache, BUDGET, shared=self.shares)
-        self.recalled = {}
+        self.recalled, self.n_recalled = {}, 0
 
     def recall(self):
         if self.cache.n_free == 0:
             self.evict()
         self.append()
-        self.cache.probe(self.tokens(self.chance.randint(1, min(16, self.cache.n_free))))
+        tokens = self.tokens(self.chance.randint(1, min(16, self.cache.n_free)))
         n_rows, n_wanted = self.chance.choice([0, 0, 3]), self.chance.randint(0, 40)
-        begin, end = self.archive.begin, self.archive.end
-        scores = self.model.scores(self.cache, begin, end, BEFORE, AFTER, n_rows) if end > begin else {}
-        free = self.cache.n_free + max(map(len, self.recalled.values()), default=0)
+        begin, end, scores = self.archive.begin, self.archive.end, None
+        own = self.keys_if_fed(tokens) if self.chance.random() < 0.7 else None
+        self.cache.probe(tokens)
+        if own is not None and end > begin:
+            scores = self.model.scores(self.cache, own, begin, end, n_rows=n_rows, **SPAN)
+        free = self.cache.n_free + self.n_recalled
         if self.chance.random() < 0.2:  # one that is given up changes nothing
-            self.archive.begin_recall(self.cache, n_wanted, n_rows=n_rows, before=BEFORE, after=AFTER)
+            self.archive.begin_recall(self.cache, n_wanted, n_rows=n_rows, **SPAN)
             self.archive.scan(1)
             return
-        found = self.archive.recall(self.cache, n_wanted, n_rows=n_rows, before=BEFORE, after=AFTER)
+        found = self.archive.recall(self.cache, n_wanted, n_rows=n_rows, **SPAN)
         for at, positions in self.recalled.items():
             self.model.held[at] -= positions
-        n = min(n_wanted, free, max(self.model.lacking(begin, end).values()))
-        assert found.n_cells == n
+        lacking = self.model.lacking(begin, end).values()
+        n = min(n_wanted, free, -(-sum(lacking) // len(lacking)))
+        assert (found.n_cells, self.cache.n_free) == (n, free - n)
         hot = {at: set(held) for at, held in self.model.held.items()}
-        self.model.recall(self.cache, scores, begin, n)
-        self.recalled = {at: self.model.held[at] - hot[at] for at in scores}
+        self.model.recall(self.cache, begin, end, n, free, scores)
+        self.recalled = {at: self.model.held[at] - hot[at] for at in hot}
+        self.n_recalled = n
+
+    def keys_if_fed(self, tokens):
+        """The keys of a probe's tokens; what was recalled before stays."""
+        self.recalled, self.n_recalled = {}, 0
+        return keys_if_fed(self.cache, tokens)
 
     def drop(self):
         n = self.chance.randint(0, self.cache.n_droppable)
@@ -107,7 +118,7 @@ class Program:
         if self.snapshots:
             snapshot, model = self.chance.choice(self.snapshots)
             self.cache.restore(snapshot)
-            self.model, self.recalled = model.copy(), {}
+            self.model, self.recalled, self.n_recalled = model.copy(), {}, 0
             self.go_to(self.cache.n_past)
 
     def go_to(self, n_past):
@@ -123,7 +134,7 @@ class Program:
 
     def clear(self):
         self.cache.clear()
-        self.model, self.recalled = ArchiveModel(self.cache.heads), {}
+        self.model, self.recalled, self.n_recalled = ArchiveModel(self.cache.heads), {}, 0
         self.begin_archive()
 
     def run(self):
@@ -137,6 +148,7 @@ class Program:
 def test_programs_over_an_archive_do_what_the_model_does(open_archived, seed):
     kv_type = ("f16", "q8_0", "q4_0")[seed // len(POLICIES) % 3]
     options = {"policy": POLICIES[seed % len(POLICIES)], "kv_type": kv_type, "threads": 1 + seed % 3}
+    options["archive"] = ("off", "1MiB")[seed % 2]  # a plan with one has room for heads that differ
     with open_archived(**options) as rt, ExitStack() as files:
         program = Program(rt, random.Random(seed), lambda: files.enter_context(tempfile.TemporaryFile(buffering=0)))
         try:

@@ -1,11 +1,12 @@
 #include "archive/recall.h"
 
+#include "archive/contest.h"
 #include "hooks/aborts.h"
 #include "hooks/status.h"
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
+#include <functional>
 
 namespace edgekv {
 
@@ -21,25 +22,25 @@ Recall::Recall(const edgekv_cache & cache, const edgekv_archive & archive, const
         return;
     }
     check();
-    found_.n = n_wanted(params.n_cells);
-    if (found_.n == 0) {
+    note_cells();
+    const size_t n_threads = n_workers(cache.shape);
+    team_.emplace(n_threads);
+    found_.n = n_each_;
+    found_.counts.resize(n_held_.size());
+    if (n_each_ == 0) {
         return;
     }
-    found_.n_short.resize(cache.shape.n_head_total);
-    found_.positions.resize(size_t(found_.n) * cache.shape.n_head_total);
+    found_.most = most_of(std::min_element(n_held_.begin(), n_held_.end()) - n_held_.begin());
+    found_.positions.resize(size_t(found_.most) * n_held_.size());
     found_.rope_positions.resize(found_.positions.size());
+    scores_.resize(found_.positions.size());
     llama_synchronize(cache.ctx);
-    for (uint32_t il = 0; il < cache.layers().size(); ++il) {
-        for (uint32_t g = 0; g < cache.layers()[il].n_head_kv; ++g) {
-            heads_.emplace_back(il, g);
-        }
-    }
-    const size_t n_threads = n_workers(cache.shape);
+    copy_own_keys();
+    each_head([&](uint32_t il, uint32_t g) { heads_.emplace_back(il, g); });
     for (size_t i = 0; i < n_threads; ++i) {
         scans_.emplace_back(scan_size(cache.shape, cache.n_probe()));
-        bests_.emplace_back(found_.n, params.before, params.after);
+        bests_.emplace_back(found_.most, params.before, params.after, params.n_sink);
     }
-    team_.emplace(n_threads);
 }
 
 void Recall::scan(uint32_t n) {
@@ -49,8 +50,8 @@ void Recall::scan(uint32_t n) {
         team_->each(n, [&](size_t task, size_t thread) {
             const size_t head = n_scanned_ + task;
             scan_head(heads_[head].first, heads_[head].second, scans_[thread], bests_[thread]);
-            bests_[thread].write(found_.positions.data() + head * found_.n);
-            found_.n_short[head] = found_.n - bests_[thread].n();
+            bests_[thread].write(found_.positions.data() + head * found_.most, scores_.data() + head * found_.most);
+            found_.counts[head] = bests_[thread].n();
         });
     }
     n_scanned_ += n;
@@ -68,22 +69,43 @@ void Recall::check() const {
     }
 }
 
-// As many as are free, and as the head that lacks most archived tokens does. A head that lacks fewer gets as many as it lacks, and keeps
-// a row before its open ones.
-uint32_t Recall::n_wanted(uint32_t n_cells) const {
-    const uint32_t n_open = cache_.n_open_used() - cache_.n_recalled();
-    uint32_t       most   = 0;
-    n_cells               = std::min(n_cells, cache_.n_free() + cache_.n_recalled());
+// Count what every head holds and lacks, and with them what heads get on average: no more than is free, nor than they lack. Where heads
+// cannot lie unlike, no more than the head does that lacks the fewest.
+void Recall::note_cells() {
+    std::vector<uint64_t> lacking(cache_.pools().size(), 0);
+    n_each_ = std::min(params_.n_cells, cache_.n_free() + cache_.n_recalled());
     each_head([&](uint32_t il, uint32_t g) {
         const std::vector<int32_t> has = held(il, g);
-        const auto     n_archived = std::count_if(has.begin(), has.end(), [&](int32_t p) { return p >= archive_.begin() && p < archive_.end(); });
-        const auto     n_lacking  = static_cast<uint32_t>(archive_.end() - archive_.begin() - n_archived);
-        const uint32_t n_before   = static_cast<uint32_t>(has.size()) - n_open; // its open rows
-        const uint32_t n_fewer    = cache_.takes_unevenly() && n_before > 0 ? n_before - 1 : 0;
-        n_cells                   = std::min(n_cells, n_lacking + n_fewer);
-        most                      = std::max(most, n_lacking);
+        const auto n_archived = std::count_if(has.begin(), has.end(), [&](int32_t p) { return p >= archive_.begin() && p < archive_.end(); });
+        const auto n_lacking  = static_cast<uint32_t>(archive_.end() - archive_.begin() - n_archived);
+        n_held_.push_back(static_cast<uint32_t>(has.size()));
+        lacking[cache_.layers()[il].pool] += n_lacking;
+        n_each_ = cache_.takes_unevenly() ? n_each_ : std::min(n_each_, n_lacking);
     });
-    return std::min(n_cells, most);
+    uint64_t most = 0;
+    for (size_t pool = 0; pool < lacking.size(); ++pool) {
+        const uint64_t n_heads = cache_.pools()[pool].n_heads;
+        most                   = std::max(most, (lacking[pool] + n_heads - 1) / n_heads);
+    }
+    n_each_ = static_cast<uint32_t>(std::min<uint64_t>(n_each_, most));
+}
+
+// The most that a head may get: others get fewer then. What is left open is left so in every head.
+uint32_t Recall::most_of(size_t head) const {
+    if (!cache_.takes_unevenly()) {
+        return n_each_;
+    }
+    const uint32_t n_left = cache_.n_free() + cache_.n_recalled() - n_each_;
+    return std::min(EDGEKV_RECALL_LIMIT * n_each_, cache_.shape.n_cells_max - std::min(cache_.shape.n_cells_max, n_held_[head] + n_left));
+}
+
+// Heads that share a pool share its rows.
+void Recall::choose() {
+    for (size_t pool = 0; pool < cache_.pools().size(); ++pool) {
+        std::vector<size_t> heads;
+        each_head_of(cache_.layers(), pool, [&](uint32_t il, uint32_t g) { heads.push_back(cache_.layers()[il].first_head + g); });
+        keep_best(found_, scores_, heads, n_each_ * heads.size());
+    }
 }
 
 // Positions that a head holds beside those of an earlier recall, ascending.
@@ -108,8 +130,35 @@ void Recall::scan_head(uint32_t il, uint32_t g, Scan & scan, BestPositions & bes
     if (undo != nullptr && cache_.rotation() > 0) { // as keys that are read with it
         rotate_hadamard(scan.queries(), queries.n_head * queries.n_rows * layer.head_dim_k, cache_.rotation());
     }
-    best.begin(archive_.begin(), &has);
-    scan.run(archive_, { layer.first_head + g, format, undo }, queries, best);
+    best.begin(archive_.begin(), &has, most_of(layer.first_head + g));
+    scan.run(archive_, { layer.first_head + g, format, undo, own_keys(il, g), cache_.n_probe_keys() }, queries, best);
+}
+
+// The keys of the probe's tokens, which lie behind the cells of a head.
+const char * Recall::own_keys(uint32_t il, uint32_t g) const {
+    const edgekv_layer & layer = cache_.layers()[il];
+    if (!own_.empty()) {
+        return own_[layer.first_head + g];
+    }
+    return static_cast<const char *>(layer.k->data) + (cache_.first_row(il, g) + cache_.cells(il, g).n) * layer.k->nb[1];
+}
+
+// Keys on a device are read at once for all heads.
+void Recall::copy_own_keys() {
+    if (!cache_.is_copied() || cache_.n_probe_keys() == 0) {
+        return;
+    }
+    RowReader reader(cache_);
+    own_.resize(cache_.shape.n_head_total);
+    for (size_t pool = 0; pool < cache_.pools().size(); ++pool) {
+        std::vector<uint32_t> firsts;
+        std::vector<size_t>   heads;
+        each_head_of(cache_.layers(), pool, [&](uint32_t il, uint32_t g) {
+            firsts.push_back(cache_.first_row(il, g) + cache_.cells(il, g).n);
+            heads.push_back(cache_.layers()[il].first_head + g);
+        });
+        reader.read(pool, firsts, cache_.n_probe_keys(), own_room_, [&](size_t i, const char * keys, const char *) { own_[heads[i]] = keys; });
+    }
 }
 
 // Queries on a device are read once for all heads of a layer, by one thread.
@@ -130,29 +179,48 @@ edgekv_recall Recall::commit(edgekv_cache & cache) {
         throw Error(EDGEKV_STATUS_INVALID_STATE, "a recall ends after all heads were scanned, with the cells that it began with; scan on, or "
                                                  "begin another one");
     }
+    if (cache.layers().empty()) {
+        return {};
+    }
     const int64_t        start_us  = ggml_time_us();
     const uint32_t       row_bytes = scan_size(cache.shape, 0).row_bytes;
     std::vector<char>    room(row_bytes + SegmentFile::room(row_bytes));
     std::vector<int32_t> positions;
     positions.reserve(is_turned_ ? cache.shape.n_cells_max : 0);
+    choose();
+    std::vector<uint32_t> n_before_open = n_held_;
+    std::transform(n_held_.begin(), n_held_.end(), found_.counts.begin(), n_before_open.begin(), std::plus<>());
+    HeadMoves moves(cache, n_held_);
     RowWriter writer(cache);
 
     // from here on only the file and a device can fail, and nothing is allocated
-    const uint32_t  n = found_.n;
     const Computing computing;
-    cache.drop_recalled();
-    if (n > 0) {
+    make_room(cache, n_before_open, moves);
+    try {
         load_rows(cache, room.data(), writer);
-        cache.take_recalled(std::move(found_));
-        found_.n = 0;
+    } catch (...) {
+        make_room(cache, n_held_, moves);
+        throw;
     }
-    if (is_turned_ && n > 0) {
+    cache.take_recalled(std::move(found_));
+    if (is_turned_ && n_each_ > 0) {
         turn_keys(cache, room.data(), positions, writer);
     }
-    return { n, uint64_t(archive_.end() - archive_.begin()) * cache.shape.n_head_total, scan_us_, ggml_time_us() - start_us };
+    return { n_each_, uint64_t(archive_.end() - archive_.begin()) * cache.shape.n_head_total, scan_us_, ggml_time_us() - start_us };
 }
 
-// Read what every head gets to its next open rows.
+// Lay the rows out anew. If a device fails meanwhile, they are lost, and the cache is emptied.
+void Recall::make_room(edgekv_cache & cache, const std::vector<uint32_t> & n_before_open, HeadMoves & moves) {
+    try {
+        cache.make_room(n_before_open);
+        moves.move(cache, *team_);
+    } catch (...) {
+        cache.clear();
+        throw;
+    }
+}
+
+// Read what every head gets to the rows behind those that it holds.
 void Recall::load_rows(const edgekv_cache & cache, char * room, RowWriter & writer) {
     for (size_t pool = 0; pool < cache.pools().size(); ++pool) {
         writer.begin(pool);
@@ -166,10 +234,10 @@ void Recall::load_rows(const edgekv_cache & cache, char * room, RowWriter & writ
 // Keys come with the RoPE positions that they were archived by.
 void Recall::load_head(const edgekv_cache & cache, uint32_t il, uint32_t g, bool values, char * room, RowWriter & writer) {
     const size_t   head  = cache.layers()[il].first_head + g;
-    const size_t   first = head * found_.n;
-    const size_t   row   = cache.first_row(il, g) + cache.cells(il, g).n;
+    const size_t   first = head * found_.most;
+    const size_t   row   = cache.first_row(il, g) + n_held_[head];
     const size_t   size  = values ? archive_.file().heads()[head].v : archive_.file().heads()[head].k;
-    const uint32_t n     = size > 0 ? found_.n - found_.n_short[head] : 0;
+    const uint32_t n     = size > 0 ? found_.counts[head] : 0;
     SegmentFile::Few rows(archive_.file(), head, values, found_.positions.data() + first, n, room);
     for (uint32_t i = 0; i < n; ++i) {
         int32_t      rope_position;
@@ -251,10 +319,12 @@ size_t Recall::n_workers(const edgekv_shape & shape) { return std::max(1u, std::
 
 uint64_t Recall::estimate_bytes(const edgekv_shape & shape, uint32_t n_probe, uint32_t n_cells) {
     const ScanSize size     = scan_size(shape, n_probe);
-    const uint64_t a_thread = Scan::bytes(size) + BestPositions::bytes(n_cells, 0) + shape.n_cells_max * sizeof(int32_t);
-    const uint64_t a_head   = (n_cells * 2 + 2) * sizeof(int32_t) + sizeof(heads_[0]) + sizeof(RowBytes) + sizeof(uint64_t);
+    const uint64_t most     = std::min<uint64_t>(EDGEKV_RECALL_LIMIT * uint64_t(n_cells), shape.n_cells_max);
+    const uint64_t a_thread = Scan::bytes(size) + BestPositions::bytes(most, 0) + shape.n_cells_max * sizeof(int32_t);
+    const uint64_t a_head   = most * (2 * sizeof(int32_t) + 2 * sizeof(float)) + 4 * sizeof(uint32_t) + sizeof(heads_[0]) +
+                            HeadMoves::bytes(1) + sizeof(RowBytes) + sizeof(uint64_t);
     return n_workers(shape) * a_thread + shape.n_head_total * a_head + size.row_bytes + SegmentFile::room(size.row_bytes) +
-           RowTransfer::bytes(is_staged(shape, staging()));
+           RowTransfer::bytes(is_staged(shape, staging())) + (is_staged(shape, staging()) ? uint64_t(n_probe) * shape.cell_bytes : 0);
 }
 
 ScanSize Recall::scan_size(const edgekv_shape & shape, uint32_t n_probe) {

@@ -5,6 +5,7 @@
 #include "archive/row_transfer.h"
 #include "archive/scan.h"
 #include "edgekv_archive.h"
+#include "evict/head_moves.h"
 #include "evict/team.h"
 
 #include <cstdint>
@@ -27,7 +28,7 @@ class Recall {
     void scan(uint32_t n);
 
     // Once, after all heads were scanned. Throws Error where rows cannot be read; then the cells are as before, without those of an earlier
-    // recall. If a device fails while keys turn, they are lost, and the cache is emptied.
+    // recall. If a device fails while rows move or keys turn, they are lost, and the cache is emptied.
     edgekv_recall commit(edgekv_cache & cache);
 
     // Bytes that an archive holds, and a recall takes.
@@ -38,7 +39,10 @@ class Recall {
     static size_t   n_workers(const edgekv_shape & shape);
 
     void     check() const;
-    uint32_t n_wanted(uint32_t n_cells) const;
+    void     note_cells();
+    uint32_t most_of(size_t head) const;
+    void     choose();
+    void     make_room(edgekv_cache & cache, const std::vector<uint32_t> & n_before_open, HeadMoves & moves);
     void     scan_head(uint32_t il, uint32_t g, Scan & scan, BestPositions & best);
     void     load_rows(const edgekv_cache & cache, char * room, RowWriter & writer);
     void     load_head(const edgekv_cache & cache, uint32_t il, uint32_t g, bool values, char * room, RowWriter & writer);
@@ -50,6 +54,8 @@ class Recall {
 
     std::vector<int32_t> held(uint32_t il, uint32_t g) const;
     edgekv_queries       queries_of(uint32_t il, uint32_t g, Scan & scan);
+    const char *         own_keys(uint32_t il, uint32_t g) const;
+    void                 copy_own_keys();
 
     template <typename F> void each_head(F f) const { // f(layer, head)
         for (uint32_t il = 0; il < cache_.layers().size(); ++il) {
@@ -62,8 +68,11 @@ class Recall {
     const edgekv_cache &   cache_;
     const edgekv_archive & archive_;
     edgekv_recall_params   params_;
-    bool                   is_turned_; // keys have other RoPE positions than their own: they are scored at one, and go to adjacent ones
-    edgekv_recalled        found_;     // so far
+    bool                   is_turned_;  // keys have other RoPE positions than their own: they are scored at one, and go to adjacent ones
+    std::vector<uint32_t>  n_held_;     // (n_heads,) cells of every head beside those of an earlier recall
+    uint32_t               n_each_ = 0; // cells that a head gets, on average
+    edgekv_recalled        found_;      // so far: the best of every head, as many as it may get
+    std::vector<float>     scores_;     // (n_heads, most) of these
     int64_t                scan_us_ = 0;
 
     std::vector<std::pair<uint32_t, uint32_t>> heads_; // layer and KV head of each
@@ -73,6 +82,8 @@ class Recall {
     std::vector<Scan>                          scans_; // one a thread, and likewise
     std::vector<BestPositions>                 bests_;
     std::optional<Team>                        team_;
+    std::vector<const char *>                  own_;      // (n_heads,) keys of the probe's tokens, if they lie on a device
+    RowReader::Room                            own_room_; // where they were copied to
     std::mutex                                 copying_; // held by the thread that reads a copy of queries
     std::optional<HostRows>                    queries_; // of a layer, where they lie on a device
     uint32_t                                   queries_layer_ = 0;

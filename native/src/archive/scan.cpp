@@ -9,8 +9,8 @@
 
 namespace edgekv {
 
-BestPositions::BestPositions(uint32_t n, uint32_t before, uint32_t after) :
-    n_(n), n_newest_(n_newest(after)), fading_(std::exp2(-1.0 / before)), earlier_(n_newest_), weights_(2 * size_t(n_newest_)),
+BestPositions::BestPositions(uint32_t n, uint32_t before, uint32_t after, uint32_t n_sink) :
+    most_(n), n_sink_(static_cast<int32_t>(n_sink)), n_newest_(n_newest(after)), fading_(std::exp2(-1.0 / before)), earlier_(n_newest_), weights_(2 * size_t(n_newest_)),
     up_to_(n_newest_) {
     best_.reserve(n);
     for (uint32_t i = 0; i < n_newest_; ++i) {
@@ -18,7 +18,8 @@ BestPositions::BestPositions(uint32_t n, uint32_t before, uint32_t after) :
     }
 }
 
-void BestPositions::begin(int32_t first, const std::vector<int32_t> * held) {
+void BestPositions::begin(int32_t first, const std::vector<int32_t> * held, uint32_t most) {
+    most_    = most;
     first_ = next_ = first;
     held_          = held;
     n_passed_      = 0;
@@ -27,6 +28,7 @@ void BestPositions::begin(int32_t first, const std::vector<int32_t> * held) {
 
 void BestPositions::add(float weight) {
     const uint32_t i      = place(next_);
+    weight                = next_ < n_sink_ ? 0.0f : weight;
     const double   before = next_ > first_ ? up_to_[place(next_ - 1)] : 0.0;
     weights_[i] = weights_[i + n_newest_] = weight;
     up_to_[i]                             = before * fading_ + weight;
@@ -48,7 +50,7 @@ void BestPositions::consider(int32_t position) {
     while (n_passed_ < held_->size() && (*held_)[n_passed_] < position) {
         ++n_passed_;
     }
-    if (n_ == 0 || (n_passed_ < held_->size() && (*held_)[n_passed_] == position)) {
+    if (most_ == 0 || (n_passed_ < held_->size() && (*held_)[n_passed_] == position)) {
         return;
     }
     const float * run = weights_.data() + place(position);
@@ -57,7 +59,7 @@ void BestPositions::consider(int32_t position) {
         sum += earlier_[i] * run[i];
     }
     const Scored found = { static_cast<float>(sum), position };
-    if (best_.size() == n_) {
+    if (best_.size() == most_) {
         if (!(found > best_.front())) {
             return;
         }
@@ -68,9 +70,25 @@ void BestPositions::consider(int32_t position) {
     std::push_heap(best_.begin(), best_.end(), std::greater<>());
 }
 
-void BestPositions::write(int32_t * positions) const {
+void BestPositions::write(int32_t * positions, float * scores) const {
     std::transform(best_.begin(), best_.end(), positions, [](const Scored & scored) { return scored.position; });
+    std::transform(best_.begin(), best_.end(), scores, [](const Scored & scored) { return scored.score; });
 }
+
+namespace {
+
+float capped(float logit, float softcap) { return softcap > 0.0f ? softcap * std::tanh(logit / softcap) : logit; }
+
+// Bring the largest logit, and the sum of exp(logit - most), up to date.
+void add_exponential(float logit, float & most, float & sum) {
+    if (logit > most) {
+        sum *= std::exp(most - logit);
+        most = logit;
+    }
+    sum += std::exp(logit - most);
+}
+
+} // namespace
 
 template <typename F> void Scan::each(Scan * scan, const ScanSize & size, F f) {
     const size_t n_tokens = SegmentFile::n_tokens;
@@ -115,6 +133,30 @@ void Scan::fill_panels(const edgekv_queries & queries) {
     }
 }
 
+// A query sees the keys of its probe's tokens up to its own. All lanes of a panel have a query.
+void Scan::add_own(const ArchivedHead & head, const edgekv_queries & queries) {
+    for (uint32_t begin = 0; begin < head.n_own; begin += SegmentFile::n_tokens) {
+        const uint32_t n    = std::min<uint32_t>(SegmentFile::n_tokens, head.n_own - begin);
+        edgekv_rows    rows = head.format;
+        rows.data           = head.own + begin * rows.stride_bytes;
+        rows.n              = n;
+        Rows(rows).read(0, n, keys_.data());
+        if (head.undo != nullptr && head.format.rotation > 0) { // as the queries are then
+            rotate_hadamard(keys_.data(), n * queries.dim, head.format.rotation);
+        }
+        const size_t n_all = size_t(queries.n_head) * queries.n_rows;
+        for (size_t i = 0; i < n_panels_ * n_lanes; ++i) {
+            const size_t   flat   = std::min(i, n_all - 1);
+            const uint32_t n_seen = head.n_own - queries.n_rows + static_cast<uint32_t>(flat % queries.n_rows) + 1; // by the query
+            const uint32_t n_keys = std::min(n, n_seen - std::min(n_seen, begin));
+            kernels().dots(keys_.data(), n_keys, queries.data + flat * queries.dim, queries.dim, scratch_.data());
+            for (uint32_t key = 0; key < n_keys; ++key) {
+                add_exponential(capped(queries.scale * scratch_[key], queries.softcap), most_[i], sums_[i]);
+            }
+        }
+    }
+}
+
 // Call f(n) for each segment's keys of a head, which then lie in keys_.
 template <typename F>
 void Scan::each_tile(const edgekv_archive & archive, const ArchivedHead & head, bool first, F f) {
@@ -135,6 +177,7 @@ void Scan::run(const edgekv_archive & archive, const ArchivedHead & head, const 
     const auto tile = [&](uint32_t n) {
         return KeyTile{ n, queries.dim, n_panels_, keys_.data(), panels_.data(), queries.softcap, scratch_.data() };
     };
+    add_own(head, queries);
     each_tile(archive, head, true, [&](uint32_t n) { kernels().add_exponentials(tile(n), most_.data(), sums_.data()); });
     for (size_t i = 0; i < n_panels_ * n_lanes; ++i) {
         if (!std::isfinite(sums_[i])) {

@@ -14,16 +14,16 @@ namespace edgekv {
 class BestPositions {
   public:
     // The score of a position is the sum of all weights, each of which counts half as much for every `before` positions that it lies
-    // before it, or `after` after it. Those further after it than n_halvings * after count nothing.
-    BestPositions(uint32_t n, uint32_t before, uint32_t after);
+    // before it, or `after` after it. Those further after it than n_halvings * after count nothing, nor do those of positions before n_sink.
+    BestPositions(uint32_t n, uint32_t before, uint32_t after, uint32_t n_sink);
 
-    // held: positions that are passed over, ascending
-    void begin(int32_t first, const std::vector<int32_t> * held);
+    // held: positions that are passed over, ascending; most: of the best, at most those of the constructor
+    void begin(int32_t first, const std::vector<int32_t> * held, uint32_t most);
     void add(float weight); // of the next position
     void finish();          // no position follows
 
     // Of equal scores later positions are the better ones. Ascending.
-    void write(int32_t * positions) const;
+    void write(int32_t * positions, float * scores) const;
     uint32_t n() const { return static_cast<uint32_t>(best_.size()); }
 
     static size_t bytes(uint32_t n, uint32_t after) { return n * sizeof(Scored) + n_newest(after) * (2 * sizeof(float) + 2 * sizeof(double)); }
@@ -43,7 +43,8 @@ class BestPositions {
     void     consider(int32_t position);
     uint32_t place(int32_t position) const { return static_cast<uint32_t>(position) % n_newest_; }
 
-    uint32_t                     n_;
+    uint32_t                     most_;
+    int32_t                      n_sink_;
     uint32_t                     n_newest_; // positions whose weights are at hand
     double                       fading_;   // what a weight counts one position after it
     std::vector<double>          earlier_;  // (n_newest_,) what a weight counts so many positions before it
@@ -69,6 +70,8 @@ struct ArchivedHead {
     size_t           index;
     edgekv_rows      format; // of its keys, without the rows
     const RopeUndo * undo;   // with it keys are read as they are at position 0, and not rotated; NULL = as they are stored
+    const char *     own;    // (n_own,) keys of the probe, as they are stored, of which each query sees those up to its own
+    uint32_t         n_own;
 };
 
 // Scores the archived keys of one head after another. One thread has one.
@@ -81,7 +84,7 @@ class Scan {
     float *   queries() { return queries_.data(); }
     int32_t * positions() { return positions_.data(); }
 
-    // Give `best` what every archived key gets: the largest weight over all queries. Throws Error where the file is not what was
+    // Give `best` what every archived key gets: the largest weight over all queries, of a softmax over archived keys and the probe's own. Throws Error where the file is not what was
     // written, or a logit is not finite.
     void run(const edgekv_archive & archive, const ArchivedHead & head, const edgekv_queries & queries, BestPositions & best);
 
@@ -91,6 +94,7 @@ class Scan {
 
   private:
     template <typename F> static void each(Scan * scan, const ScanSize & size, F f);
+    void                              add_own(const ArchivedHead & head, const edgekv_queries & queries);
     template <typename F> void        each_tile(const edgekv_archive & archive, const ArchivedHead & head, bool first, F f);
     void                              fill_panels(const edgekv_queries & queries);
 

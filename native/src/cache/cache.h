@@ -21,6 +21,7 @@
 namespace edgekv {
 class Compaction;
 class Devices;
+class HeadMoves;
 struct Snapshot;
 }
 
@@ -38,12 +39,13 @@ void require_openable(const llama_context & ctx, const edgekv_cache_params & par
 
 } // namespace edgekv
 
-// What a recall gives to the next n open rows of every head.
+// What a recall gives to every head.
 struct edgekv_recalled {
-    uint32_t              n;              // tokens that a head gets, at most
-    std::vector<uint32_t> n_short;        // (n_heads,) how many fewer each gets
-    std::vector<int32_t>  positions;      // (n_heads, n) ascending of each, and behind them what it does not get
-    std::vector<int32_t>  rope_positions; // (n_heads, n) likewise, by which their keys are turned
+    uint32_t              n;              // tokens of a head on average, rounded up
+    uint32_t              most;           // of one head
+    std::vector<uint32_t> counts;         // (n_heads,) tokens that each gets
+    std::vector<int32_t>  positions;      // (n_heads, most) ascending of each, and behind them what it does not get
+    std::vector<int32_t>  rope_positions; // (n_heads, most) likewise, by which their keys are turned
 };
 
 struct edgekv_cache {
@@ -67,9 +69,13 @@ struct edgekv_cache {
                                  edgekv::HostRows * copied = nullptr) const;
     edgekv::HostRows copied_probe(uint32_t layer, uint32_t n_rows) const; // of a layer, by one read; the next copy ends it
 
-    // Give open rows, which have their keys and values, to tokens. The open rows of a head that gets fewer begin earlier.
+    // Lay the rows out anew, with n (n_heads,) before the open ones of every head: those of its cells, without what the last recall gave
+    // unless something was fed since, and others for what is recalled. Rows and cells are still where they were.
+    void make_room(const std::vector<uint32_t> & n);
+    void lose_probe_keys(); // because rows lie elsewhere now
+
+    // Give the last of these rows, which have their keys and values, to tokens.
     void take_recalled(edgekv_recalled && given) noexcept;
-    void drop_recalled(); // what was taken last, unless something was fed since
 
     // Whether a key, or the next token, has another RoPE position than its own.
     bool is_turned() const;
@@ -101,9 +107,10 @@ struct edgekv_cache {
     uint32_t          n_cells() const;                             // used per head, on average, rounded up
     uint32_t          n_free() const { return flat_.n_open() - n_filled_; }
     uint32_t          n_open_used() const { return n_filled_; }   // cells of every head since the last eviction, the newest last
-    uint32_t          n_recalled() const { return n_recalled_; }  // of these, the last ones, if nothing was fed since the recall
-    uint32_t          n_recalled(uint32_t layer, uint32_t head) const; // of these, those that the head was given
+    uint32_t          n_recalled() const { return n_recalled_; }  // cells of every head on average that the last recall gave, if nothing was fed since
+    uint32_t          n_recalled(uint32_t layer, uint32_t head) const; // those of one head, its last cells
     uint32_t          n_probe() const { return window_ ? window_->n_probe() : 0; } // tokens of the last probe
+    uint32_t          n_probe_keys() const { return window_ && window_->has_probe_keys() ? n_probe() : 0; } // that lie behind the cells
     void              go_on_at(int32_t rope_position); // RoPE turns the next token by it
     uint32_t          rotation() const { return rotation_; } // of stored keys and of queries
     size_t            first_row(uint32_t layer, uint32_t head) const { return head_of(layer, head).first; } // of its pool
@@ -133,6 +140,7 @@ struct edgekv_cache {
     friend struct edgekv::Snapshot;
     friend class edgekv::Compaction;
     friend class edgekv::Devices;
+    friend class edgekv::HeadMoves;
 
     // Tokens of a cache within a batch, n_before tokens after those that were fed, with logits of the last n_logits.
     struct Batched {
@@ -175,8 +183,8 @@ struct edgekv_cache {
     std::optional<edgekv::RecurrentState> state_;
     std::optional<edgekv::Windows>     windows_;
     uint32_t                           n_filled_  = 0; // open rows in use
-    uint32_t                           n_recalled_ = 0; // of these, the newest, which come from an archive
-    std::vector<uint32_t>              recalled_short_; // of every head, how many fewer it was given
+    uint32_t                           n_recalled_ = 0; // cells of every head on average that the last recall gave, if nothing was fed since
+    std::vector<uint32_t>              recalled_;       // those of every head
     uint32_t                           n_drafted_ = 0; // tokens of the last batch that were neither accepted nor dropped
     uint32_t                           n_batch_   = 0; // tokens of that batch
     uint64_t                           draft_     = 0; // which one of the context's it was

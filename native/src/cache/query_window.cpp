@@ -38,6 +38,7 @@ void QueryWindow::begin_probe(int32_t lag) {
 }
 
 void QueryWindow::note_written(int32_t p0, uint32_t n) {
+    has_probe_keys_ = false;
     const auto & queries = flat_.queries();
     for (uint32_t i = n - std::min(n, queries.n()); i < n; ++i) {
         lags_[queries.first() + (static_cast<uint32_t>(p0) + i) % queries.n()] = queries.lag();
@@ -53,6 +54,7 @@ void QueryWindow::end_probe(int32_t p0, std::vector<uint32_t> && part_ends) {
     probe_first_ = p0;
     n_probe_     = part_ends.back();
     part_ends_   = std::move(part_ends);
+    has_probe_keys_ = true;
 }
 
 uint32_t QueryWindow::n_text(int32_t n_past) const {
@@ -67,6 +69,7 @@ uint32_t QueryWindow::n_droppable(int32_t n_past) const {
 }
 
 void QueryWindow::forget_probe() {
+    has_probe_keys_ = false;
     n_probe_ = 0;
     part_ends_.clear();
 }

@@ -60,6 +60,8 @@ class QueryWindow {
     // Newest tokens without which as many rows are whole as a text of the others would have.
     uint32_t n_droppable(int32_t n_past) const;
     void     forget_probe();
+    void     lose_probe_keys() { has_probe_keys_ = false; } // rows of the text lie elsewhere now
+    bool     has_probe_keys() const { return has_probe_keys_; } // whether the last probe's rows still lie behind the text's
     uint32_t n_probe() const { return n_probe_; }
     uint32_t n_parts() const { return static_cast<uint32_t>(part_ends_.size()); } // of the last probe
 
@@ -98,6 +100,7 @@ class QueryWindow {
     uint32_t              n_ring_; // rows of the text's ring
     uint32_t              n_probe_rows_;
     bool                  probing_     = false;
+    bool                  has_probe_keys_ = false;
     int32_t               oldest_      = 0; // rows of earlier positions were overwritten
     int32_t               probe_first_ = 0; // position of the last probe's first row
     uint32_t              n_probe_     = 0; // rows of the last probe

@@ -37,30 +37,43 @@ bool edgekv_cache::is_turned() const {
     return turned;
 }
 
-// Heads that are given unlike numbers lie unlike from then on. Without edgekv's own attention, a graph has nodes for that if heads share
-// cells.
+// Without edgekv's own attention, a graph has nodes for heads that lie unlike if heads share cells.
 bool edgekv_cache::takes_unevenly() const { return HostAttention::can_attend(flat_) || flat_.attends_by_head(); }
 
-uint32_t edgekv_cache::n_recalled(uint32_t il, uint32_t g) const {
-    return n_recalled_ > 0 ? n_recalled_ - recalled_short_[layers_[il].first_head + g] : 0;
+uint32_t edgekv_cache::n_recalled(uint32_t il, uint32_t g) const { return n_recalled_ > 0 ? recalled_[layers_[il].first_head + g] : 0; }
+
+void edgekv_cache::make_room(const std::vector<uint32_t> & n) {
+    for (uint32_t il = 0; n_recalled_ > 0 && il < layers_.size(); ++il) {
+        for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
+            const HeadCells head = cells(il, g);
+            std::remove_if(head.order, head.order + head.n, [&](uint32_t cell) { return cell >= head.n - n_recalled(il, g); });
+        }
+    }
+    flat_.lay_out_before_open(n);
+    n_filled_ = n_recalled_ = 0;
+    lose_probe_keys();
+}
+
+void edgekv_cache::lose_probe_keys() {
+    if (window_) {
+        window_->lose_probe_keys();
+    }
 }
 
 void edgekv_cache::take_recalled(edgekv_recalled && given) noexcept {
-    flat_.shorten(given.n_short);
-    recalled_short_.swap(given.n_short);
-    n_drafted_ = 0;
-    n_filled_ += given.n;
+    recalled_.swap(given.counts);
+    n_drafted_  = 0;
     n_recalled_ = given.n;
     normed_     = 0; // the next eviction that reads norms computes all
-    size_t next = 0;
     for (uint32_t il = 0; il < layers_.size(); ++il) {
-        for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g, next += given.n) {
+        for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
+            const size_t    h     = layers_[il].first_head + g;
             const HeadCells head  = cells(il, g);
-            const uint32_t  n     = n_recalled(il, g);
+            const uint32_t  n     = recalled_[h];
             const uint32_t  first = head.n - n;
-            std::copy_n(given.positions.data() + next, n, head.position + first);
+            std::copy_n(given.positions.data() + h * given.most, n, head.position + first);
             if (head.rope_position != nullptr) {
-                std::copy_n(given.rope_positions.data() + next, n, head.rope_position + first);
+                std::copy_n(given.rope_positions.data() + h * given.most, n, head.rope_position + first);
             }
             if (head.accumulated != nullptr) {
                 std::fill_n(head.accumulated + first, n, 0.0f); // as if it was fed now
@@ -75,6 +88,7 @@ void edgekv_cache::take_recalled(edgekv_recalled && given) noexcept {
 void edgekv_cache::take_refilled(uint32_t n) {
     llama_kv_cells own = own_cells(n_past + static_cast<int32_t>(n), rope_past + static_cast<int32_t>(n));
     n_drafted_         = 0;
+    lose_probe_keys();
     fill(n);
     if (kv != nullptr && !is_shared()) {
         kv->take_cells(std::move(own));
@@ -89,18 +103,4 @@ void edgekv_cache::require_refillable() const {
     if (lacks != nullptr) {
         fail(EDGEKV_STATUS_UNSUPPORTED, "an archive has no %s; feed the tokens again", lacks);
     }
-}
-
-void edgekv_cache::drop_recalled() {
-    for (uint32_t il = 0; n_recalled_ > 0 && il < layers_.size(); ++il) {
-        for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
-            const HeadCells head = cells(il, g);
-            std::remove_if(head.order, head.order + head.n, [&](uint32_t cell) { return cell >= head.n - n_recalled(il, g); });
-        }
-    }
-    if (n_recalled_ > 0) {
-        flat_.lengthen(recalled_short_);
-    }
-    n_filled_ -= n_recalled_;
-    n_recalled_ = 0;
 }

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <iterator>
 #include <numeric>
 #include <set>
@@ -68,7 +69,7 @@ namespace edgekv {
 // The numbers of a snapshot; the rest of it lies in the cache.
 struct Snapshot {
     // As the cache is now.
-    explicit Snapshot(const edgekv_cache & cache) : header{}, kept(cache.flat_.n_heads()), n_short(kept.size()) {
+    explicit Snapshot(const edgekv_cache & cache) : header{}, kept(cache.flat_.n_heads()), added(kept.size()) {
         std::copy_n(magic, sizeof(magic), header.magic);
         header.version   = EDGEKV_SNAPSHOT_VERSION;
         header.n_filled  = cache.n_filled_;
@@ -78,8 +79,8 @@ struct Snapshot {
         header.normed    = cache.normed_;
         header.n_fresh   = cache.n_fresh_;
         for (size_t h = 0; h < kept.size(); ++h) {
-            kept[h]    = cache.flat_.head(h).kept;
-            n_short[h] = cache.flat_.head(h).n_short;
+            kept[h]  = cache.flat_.head(h).kept;
+            added[h] = cache.flat_.head(h).added;
         }
         if (cache.window_) {
             header.n_queries = cache.window_->n_text(cache.n_past);
@@ -93,7 +94,7 @@ struct Snapshot {
     }
 
     // As it was written, with its rows or without; throws Error where the cache cannot take it.
-    Snapshot(const edgekv_cache & cache, const char * src, size_t size, bool with_rows) : header{}, kept(cache.flat_.n_heads()), n_short(kept.size()) {
+    Snapshot(const edgekv_cache & cache, const char * src, size_t size, bool with_rows) : header{}, kept(cache.flat_.n_heads()), added(kept.size()) {
         expect(size >= sizeof(header), "it is cut");
         std::memcpy(&header, src, sizeof(header));
         expect(std::equal(magic, magic + sizeof(magic), header.magic), "it does not begin as one");
@@ -124,6 +125,13 @@ struct Snapshot {
         check_cells(src + at);
     }
 
+    // Rows of every head before its open ones.
+    std::vector<uint32_t> before_open() const {
+        std::vector<uint32_t> n(kept.size());
+        std::transform(kept.begin(), kept.end(), added.begin(), n.begin(), std::plus<>());
+        return n;
+    }
+
     // Bytes without the rows that a file has.
     uint64_t end(const edgekv_cache & cache, const FiledRows & filed) const {
         uint64_t n_bytes = header.rows_begin;
@@ -132,12 +140,12 @@ struct Snapshot {
     }
 
     size_t numbers_end() const {
-        return sizeof(header) + kept.size() * (sizeof(kept[0]) + sizeof(n_short[0])) + lags.size() * sizeof(lags[0]) + ring.size() * sizeof(ring[0]);
+        return sizeof(header) + kept.size() * (sizeof(kept[0]) + sizeof(added[0])) + lags.size() * sizeof(lags[0]) + ring.size() * sizeof(ring[0]);
     }
 
     template <typename F> void each_number(F f) {
         f(kept);
-        f(n_short);
+        f(added);
         f(lags);
         f(ring);
     }
@@ -185,13 +193,13 @@ struct Snapshot {
     }
 
     edgekv_snapshot       header;
-    std::vector<uint32_t> kept;    // of every head
-    std::vector<uint32_t> n_short; // likewise
+    std::vector<uint32_t> kept;  // of every head
+    std::vector<uint32_t> added; // likewise
     std::vector<int32_t>  lags; // of every row of queries
     std::vector<int32_t>  ring; // positions in the cells of sliding windows
 
   private:
-    size_t n_cells(size_t head) const { return size_t(kept[head]) + header.n_filled - n_short[head]; }
+    size_t n_cells(size_t head) const { return size_t(kept[head]) + added[head] + header.n_filled; }
 
     // The keys or the values of one head: as one run, or as the runs between those that a file has.
     template <typename Rows>
@@ -243,14 +251,13 @@ struct Snapshot {
 
     void check_numbers(const edgekv_cache & cache) const {
         const auto & h       = header;
-        const bool   is_even = kept.empty() || std::equal(kept.begin() + 1, kept.end(), kept.begin());
-        expect(cache.flat_.fits(kept, h.n_filled) && (is_even || cache.params_.ragged != 0), "its heads hold too much");
+        const auto   is_even = [](const auto & counts) { return std::adjacent_find(counts.begin(), counts.end(), std::not_equal_to<>()) == counts.end(); };
+        const bool   are_few = std::all_of(added.begin(), added.end(), [&](uint32_t n) { return n <= cache.flat_.n_cells_max(); });
+        expect(is_even(kept) || cache.params_.ragged != 0, "its heads hold too much");
+        expect(is_even(added) || cache.takes_unevenly(), "its heads were given unlike numbers of cells");
+        expect(are_few && cache.flat_.fits(before_open(), h.n_filled), "its heads hold too much");
         const bool was_evicted = int64_t(h.n_filled) < h.n_past;
         expect(was_evicted || std::count(kept.begin(), kept.end(), 0u) == int64_t(kept.size()), "cells were kept by no eviction");
-        for (size_t head = 0; head < kept.size(); ++head) { // a recall leaves no head short of more than it fills, nor of all that was kept
-            const bool takes = cache.takes_unevenly() && n_short[head] <= h.n_filled && n_short[head] < kept[head];
-            expect(n_short[head] == 0 || takes, "its heads were given too few cells");
-        }
         const uint32_t n_used = uint32_t(was_evicted) + h.n_filled;
         expect(n_used <= int64_t(h.rope_past) && h.rope_past <= h.n_past && h.n_past < max_past && (n_used > 0 || h.n_past == 0) &&
                    (h.kind.repositions != 0 || h.rope_past == h.n_past),
@@ -358,6 +365,7 @@ void edgekv_cache::restore(const void * src, size_t size, bool with_rows) {
     const auto &   header = snapshot.header;
     llama_kv_cells own    = own_cells(header.n_past, header.rope_past);
     llama_kv_cells ring   = Windows::cells_of(snapshot.ring);
+    const std::vector<uint32_t> before_open = snapshot.before_open();
 
     std::set<llama_seq_id> text = { 0 };
     llama_synchronize(ctx);
@@ -366,7 +374,7 @@ void edgekv_cache::restore(const void * src, size_t size, bool with_rows) {
     const Computing computing;
     clear();
     flat_.lay_out(snapshot.kept);
-    flat_.shorten(snapshot.n_short);
+    flat_.lay_out_before_open(before_open);
     n_filled_ = header.n_filled;
     n_past    = header.n_past;
     rope_past = header.rope_past;

@@ -115,7 +115,7 @@ Compaction::Compaction(const edgekv_cache & cache, const edgekv_compaction_param
     score_all();
     if (full) {
         choose_all();
-        moves_ = heads_to_move();
+        moves_.emplace(heads_to_move());
     }
     outcome_   = full ? Outcome::evicted : Outcome::carried;
     chosen_us_ = ggml_time_us();

@@ -3,6 +3,7 @@
 
 #include "cache/cache.h"
 #include "evict/devices.h"
+#include "evict/head_moves.h"
 #include "evict/team.h"
 #include "score/score.h"
 
@@ -24,14 +25,6 @@ class Compaction {
     edgekv_compaction commit(edgekv_cache & cache);
 
   private:
-    // What a head keeps, from where it lies to where it goes.
-    struct Move {
-        const edgekv_layer * layer;
-        FlatCache::Head      from;
-        FlatCache::Head      to;
-        uint32_t             n;
-    };
-
     enum class Outcome { nothing, counted, carried, evicted }; // no change; tokens are no longer fresh; so are scores; cells go
 
     // compact.cpp
@@ -73,7 +66,7 @@ class Compaction {
     void norms_by_host(uint32_t layer, size_t first, size_t n, Scratch & scratch);
 
     // move.cpp
-    std::vector<Move> heads_to_move() const;
+    HeadMoves         heads_to_move() const;
     void              close_gaps(edgekv_cache & cache, uint32_t layer, Scratch & scratch);
     void              reposition(edgekv_cache & cache, uint32_t layer, int32_t end);
     void              move_heads(edgekv_cache & cache);
@@ -93,7 +86,7 @@ class Compaction {
     std::vector<uint32_t>             budgets_;       // cells of each head
     std::vector<QueryRows>            parts_;  // rows that score, each part of a probe by itself
     Devices                           devices_;
-    std::vector<Move>                 moves_;
+    std::optional<HeadMoves>          moves_;
     std::optional<Team>               team_;
 };
 

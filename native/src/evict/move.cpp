@@ -90,68 +90,22 @@ void Compaction::reposition(edgekv_cache & cache, uint32_t il, int32_t end) {
 }
 
 // Where every head lies, layer by layer; where it goes is known once the rows are laid out.
-std::vector<Compaction::Move> Compaction::heads_to_move() const {
+HeadMoves Compaction::heads_to_move() const {
     if (!flat_.fits(budgets_, 0)) {
         throw Error(EDGEKV_STATUS_INTERNAL, "heads were to keep more than their pools hold");
     }
-    std::vector<Move> moves;
-    moves.reserve(budgets_.size());
-    for (uint32_t il = 0; il < layers_.size(); ++il) {
-        for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
-            moves.push_back({ &layers_[il], cache_.head_of(il, g), {}, budgets_[moves.size()] });
-        }
-    }
-    return moves;
+    return HeadMoves(cache_, budgets_);
 }
 
-// Lay the rows out by the budgets, and move what each head keeps to its new rows. Heads stay in their order, so nothing
-// is overwritten when those that move down go first, lowest first, and then those that move up, highest first.
+// Lay the rows out by the budgets, and move what each head keeps to its new rows.
 void Compaction::move_heads(edgekv_cache & cache) {
     const bool outgrown = flat_.is_outgrown();
     cache.flat_.lay_out(budgets_);
-    for (size_t h = 0; h < moves_.size(); ++h) {
-        moves_[h].to = flat_.head(h);
-    }
-    const auto each = [&](uint32_t FlatCache::Head::* first, auto f) { // f(move, from, to)
-        for (auto move = moves_.begin(); move != moves_.end(); ++move) {
-            if (move->to.*first < move->from.*first) {
-                f(*move, move->from.*first, move->to.*first);
-            }
-        }
-        for (auto move = moves_.rbegin(); move != moves_.rend(); ++move) {
-            if (move->to.*first > move->from.*first) {
-                f(*move, move->from.*first, move->to.*first);
-            }
-        }
-    };
-    const auto move_rows = [&](bool values) {
-        each(&FlatCache::Head::first, [&](const Move & move, uint32_t from, uint32_t to) {
-            if (devices_.moving(*move.layer) == nullptr && (!values || !move.layer->is_latent())) {
-                devices_.rows(*move.layer, values, from, move.n).commit_to(to, move.n);
-            }
-        });
-    };
-    each(&FlatCache::Head::first, [&](const Move & move, uint32_t from, uint32_t to) {
-        RowGraphs * graphs = devices_.moving(*move.layer);
-        for (uint32_t i = 0; graphs != nullptr && i < move.n; ++i) {
-            const uint32_t row = to < from ? i : move.n - 1 - i;
-            graphs->move(from + row, to + row);
-        }
-    });
-    devices_.finish();
-    team_->each(3, [&](size_t task, size_t /*thread*/) {
-        if (task < 2) {
-            move_rows(task == 1);
-        } else {
-            each(&FlatCache::Head::cell, [&](const Move & move, uint32_t from, uint32_t to) {
-                const size_t offset = flat_.pools()[move.layer->pool].offset;
-                cache.cells_.move(offset + from, offset + to, move.n);
-            });
-        }
-    });
+    moves_->move(cache, *team_);
     if (outgrown) {
         cache.flat_.return_rows();
     }
     cache.n_filled_ = cache.n_recalled_ = 0;
+    cache.lose_probe_keys();
     cache.go_on_at(cache.rope_past);
 }

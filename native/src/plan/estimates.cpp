@@ -78,8 +78,7 @@ uint64_t archive_bytes(const edgekv_plan_request & request, const edgekv_plan & 
     if (request.n_recalled == 0 || shape.n_head_total == 0) {
         return 0;
     }
-    const uint32_t n_spare = request.n_spare != 0 ? request.n_spare : plan.setting.block;
-    return request.n_slots * edgekv_archive_estimate_bytes(&shape, plan.layout.n_probe, std::min(request.n_recalled, n_spare / 2),
+    return request.n_slots * edgekv_archive_estimate_bytes(&shape, plan.layout.n_probe, recalled_cells(request, plan.setting.block),
                                                            plan.setting.block);
 }
 

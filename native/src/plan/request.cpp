@@ -83,6 +83,10 @@ edgekv_cache_params cache_params(const edgekv_plan_request & request, uint32_t b
     return params;
 }
 
+uint32_t recalled_cells(const edgekv_plan_request & request, uint32_t block) {
+    return std::min(request.n_recalled, (request.n_spare != 0 ? request.n_spare : block) / 2);
+}
+
 edgekv_plan plan_without_parts(const edgekv_plan_request & request, const edgekv_setting & setting, uint32_t n_ctx_train) {
     edgekv_plan plan    = default_of<edgekv_plan>();
     plan.ceiling_bytes  = request.ceiling_bytes;
@@ -95,6 +99,11 @@ edgekv_plan plan_without_parts(const edgekv_plan_request & request, const edgekv
     plan.n_ctx_train    = n_ctx_train;
     plan.layout         = layout_for(setting.budget, setting.block, plan.cache.n_probe_rows, plan.cache.ragged, n_ctx_train);
     plan.layout.n_slots = request.n_slots;
+    if (request.gpu_layers == 0) { // on a device graphs have more nodes for heads that lie unlike
+        const uint64_t n_further = (EDGEKV_RECALL_LIMIT - 1) * uint64_t(recalled_cells(request, setting.block));
+        const uint64_t most      = std::min<uint64_t>(plan.layout.n_cells + n_further, n_ctx_train);
+        plan.layout.n_cells_max  = std::max(plan.layout.n_cells_max, static_cast<uint32_t>(most));
+    }
     return plan;
 }
 

@@ -32,6 +32,9 @@ edgekv_cache_params cache_params(const edgekv_plan_request & request, uint32_t b
 // What the request's choice is made within, for a model. Throws Error as cache_params does.
 edgekv_choice choice_of(const edgekv_plan_request & request, uint32_t n_layers, uint32_t n_ctx_train);
 
+// Cells that a recall fills in a head, on average.
+uint32_t recalled_cells(const edgekv_plan_request & request, uint32_t block);
+
 // The plan of a setting, without parts.
 edgekv_plan plan_without_parts(const edgekv_plan_request & request, const edgekv_setting & setting, uint32_t n_ctx_train);
 

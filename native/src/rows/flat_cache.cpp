@@ -158,46 +158,55 @@ uint32_t FlatCache::n_nodes() const {
     return n;
 }
 
-bool FlatCache::fits(const std::vector<uint32_t> & kept, uint32_t n_open) const {
+template <typename Rows> bool FlatCache::fits_by(uint32_t n_cells, Rows before_open, uint32_t n_open) const {
     const uint64_t most = n_cells_max();
     for (size_t p = 0; p < pools_.size(); ++p) {
         uint64_t n_used = 0;
         for (const Layer & layer : layers_) {
             for (size_t h = layer.first_head; layer.pool == p && h < layer.first_head + layer.n_head_kv; ++h) {
-                const uint64_t n = uint64_t(kept[h]) + n_open;
+                const uint64_t n = uint64_t(before_open(h)) + n_open;
                 if (n > most) {
                     return false;
                 }
                 n_used += n;
             }
         }
-        if (n_used > uint64_t(pools_[p].n_heads) * n_allowed_) {
+        if (n_used > uint64_t(pools_[p].n_heads) * n_cells) {
             return false;
         }
     }
     return true;
 }
 
+bool FlatCache::fits(const std::vector<uint32_t> & before_open, uint32_t n_open) const {
+    return fits_by(n_allowed_, [&](size_t head) { return before_open[head]; }, n_open);
+}
+
 uint32_t FlatCache::n_apart(const Head & head, const Pool & pool) const {
     return static_cast<uint32_t>(round_up(n_own(head), pool.step));
 }
 
-template <typename Kept> void FlatCache::lay_out_by(Kept kept) {
+template <typename Kept, typename Added> void FlatCache::lay_out_by(uint32_t n_cells, Kept kept, Added added) {
+    if (!fits_by(n_cells, [&](size_t head) { return kept(head) + added(head); }, 0)) {
+        throw Error(EDGEKV_STATUS_INTERNAL, "the rows were to be laid out beyond what their pools hold");
+    }
     for (Pool & pool : pools_) {
         pool.n_used = 0;
     }
-    uint32_t max_kept = 0;
+    max_open_      = 0;
+    n_before_open_ = 0;
     for (const Layer & layer : layers_) {
         for (size_t h = layer.first_head; h < layer.first_head + layer.n_head_kv; ++h) {
-            const uint32_t n = kept(h);
+            const uint32_t n = kept(h) + added(h);
             pools_[layer.pool].n_used += n;
-            max_kept = std::max(max_kept, n);
+            n_before_open_ += n;
+            max_open_ = std::max(max_open_, n);
         }
     }
     const uint32_t n_open_before = n_open_;
-    n_open_ = n_cells_max() - max_kept;
+    n_open_ = n_cells_max() - max_open_;
     for (Pool & pool : pools_) {
-        const uint64_t cells = uint64_t(pool.n_heads) * n_allowed_;
+        const uint64_t cells = uint64_t(pool.n_heads) * n_cells;
         n_open_     = std::min<uint64_t>(n_open_, (cells - pool.n_used) / pool.n_heads);
         pool.n_used = pool.n_used_rows = 0;
     }
@@ -205,56 +214,30 @@ template <typename Kept> void FlatCache::lay_out_by(Kept kept) {
     for (const Layer & layer : layers_) {
         Pool & pool = pools_[layer.pool];
         for (size_t h = layer.first_head; h < layer.first_head + layer.n_head_kv; ++h) {
-            const uint32_t n = kept(h);
-            same &= heads_[h].kept == n && heads_[h].n_short == 0;
-            heads_[h] = { pool.first_row + static_cast<uint32_t>(pool.n_used_rows), static_cast<uint32_t>(pool.n_used), n, 0 };
+            const FlatCache::Head head = { pool.first_row + static_cast<uint32_t>(pool.n_used_rows), static_cast<uint32_t>(pool.n_used), kept(h),
+                                           added(h) };
+            same &= heads_[h].is_like(head);
+            heads_[h] = head;
             pool.n_used_rows += n_apart(heads_[h], pool);
             pool.n_used += n_own(heads_[h]);
         }
     }
     version_ += !same;
-    n_laid_out_ = n_allowed_;
-    note_open();
-}
-
-void FlatCache::note_open() {
-    max_open_      = 0;
-    n_before_open_ = 0;
-    for (const Head & head : heads_) {
-        max_open_ = std::max(max_open_, head.open());
-        n_before_open_ += head.open();
-    }
-}
-
-template <typename Short> void FlatCache::shorten_to(Short n_short) {
-    bool same = true;
-    for (size_t h = 0; h < heads_.size(); ++h) {
-        const uint32_t n = n_short(h);
-        same &= heads_[h].n_short == n;
-        heads_[h].n_short = n;
-    }
-    version_ += !same;
-    note_open();
-}
-
-void FlatCache::shorten(const std::vector<uint32_t> & n_short) {
-    shorten_to([&](size_t head) { return heads_[head].n_short + n_short[head]; });
-}
-
-void FlatCache::lengthen(const std::vector<uint32_t> & n_short) {
-    shorten_to([&](size_t head) { return heads_[head].n_short - n_short[head]; });
+    n_laid_out_ = n_cells;
 }
 
 void FlatCache::lay_out(const std::vector<uint32_t> & kept) {
-    if (!fits(kept, 0)) {
-        throw Error(EDGEKV_STATUS_INTERNAL, "the rows were to be laid out beyond what their pools hold");
-    }
-    lay_out_by([&](size_t head) { return kept[head]; });
+    lay_out_by(n_allowed_, [&](size_t head) { return kept[head]; }, [](size_t) { return 0u; });
+}
+
+void FlatCache::lay_out_before_open(const std::vector<uint32_t> & n) {
+    lay_out_by(n_laid_out_, [&](size_t head) { return heads_[head].kept; }, [&](size_t head) { return n[head] - heads_[head].kept; });
 }
 
 void FlatCache::clear() {
     const bool outgrown = is_outgrown();
-    lay_out_by([](size_t) { return 0u; });
+    const auto none     = [](size_t) { return 0u; };
+    lay_out_by(n_allowed_, none, none);
     ++version_;
     if (outgrown) {
         return_rows();

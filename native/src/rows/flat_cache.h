@@ -16,9 +16,8 @@ namespace edgekv {
 
 // Keys lie in pools of rows, one for all heads of a device that have the same shape, and values beside them. A head owns
 // a run of rows: those that the last compaction kept, then open ones, equally many in every head, which take the next
-// tokens. So one mask, aligned to where the open rows begin, serves all heads of all layers. If a recall gives a head fewer tokens
-// than another, the open rows of that head begin so many rows earlier. On a device a head begins where a tensor may, and so some
-// rows before it may be nobody's.
+// tokens. So one mask, aligned to where the open rows begin, serves all heads of all layers. A recall adds rows to those kept, and
+// lays the rows out anew. On a device a head begins where a tensor may, and so some rows before it may be nobody's.
 //
 // A context may have several slots, for sequences that share its steps. A slot is a flat cache of the same shape with rows of its
 // own in the same pools. The first one owns the others.
@@ -28,10 +27,10 @@ class FlatCache {
         uint32_t first; // row in its pool
         uint32_t cell;  // its first among the cells of its pool, which lie close
         uint32_t kept;
-        uint32_t n_short; // rows that recalls have left it short of since, at most those kept
+        uint32_t added; // rows behind these that recalls have added since, and that were filled before a recall
 
-        uint32_t open() const { return kept - n_short; } // where its open rows begin, from `first` on
-        bool     is_like(const Head & other) const { return kept == other.kept && n_short == other.n_short; }
+        uint32_t open() const { return kept + added; } // where its open rows begin, from `first` on
+        bool     is_like(const Head & other) const { return open() == other.open(); }
     };
 
     // A layer of the model that attends with some rows: the layer that writes them, or a later one that shares them.
@@ -129,9 +128,9 @@ class FlatCache {
     const Head &               head(size_t h) const { return heads_[h]; } // counted over all layers
     uint32_t                   n_heads() const { return static_cast<uint32_t>(heads_.size()); }
     uint32_t                   n_cells_total() const { return n_heads() * layout_.n_cells; }
-    uint32_t                   n_own(const Head & head) const { return head.kept + n_open_; } // its cells, in use or not
+    uint32_t                   n_own(const Head & head) const { return head.open() + n_open_; } // its cells, in use or not
     uint32_t                   n_apart(const Head & head, const Pool & pool) const;           // rows to the head after it
-    uint32_t                   n_open() const { return n_open_; }     // rows of every head that are not kept ones
+    uint32_t                   n_open() const { return n_open_; }     // open rows of every head
     uint32_t                   n_filled() const { return n_filled_; } // of these, in use before the batch
     uint64_t                   n_before_open() const { return n_before_open_; } // rows of all heads before their open ones
     uint32_t                   max_open() const { return max_open_; } // where the open rows of a head begin, at most
@@ -157,16 +156,15 @@ class FlatCache {
     // Give the memory of host rows that this layout does not use back to the system. What they held is lost.
     void return_rows();
 
-    // Have each head's open rows begin so many rows earlier: n_short (n_heads,), at most what is before them; or later again.
-    void shorten(const std::vector<uint32_t> & n_short);
-    void lengthen(const std::vector<uint32_t> & n_short);
+    // Lay them out anew by where the open rows of every head begin: (n_heads,), at the kept ones at least. Likewise.
+    void lay_out_before_open(const std::vector<uint32_t> & n);
 
     // Keep nothing. No graph of before is used again: it may attend to more open rows, and round otherwise.
     void clear();
     void outdate() { ++version_; } // these graphs, where fewer open rows are in use
 
-    // Whether the rows can be laid out so, and then have n_open rows of every head open.
-    bool fits(const std::vector<uint32_t> & kept, uint32_t n_open) const;
+    // Whether the rows can be laid out so, and then have n_open rows of every head open. before_open: of every head
+    bool fits(const std::vector<uint32_t> & before_open, uint32_t n_open) const;
 
     // What this slot gets next goes to its open rows from the n_filled-th on.
     void begin_part(uint32_t n_filled) { n_filled_ = n_filled; }
@@ -179,9 +177,8 @@ class FlatCache {
     FlatCache(const FlatCache & first, uint32_t slot);
 
     bool                          copies() const;        // whether the graph reads copies of rows
-    template <typename Kept> void lay_out_by(Kept kept); // kept(head) of every head
-    template <typename Short> void shorten_to(Short n_short); // n_short(head) of every head
-    void                          note_open();           // where open rows begin now
+    template <typename Rows> bool fits_by(uint32_t n_cells, Rows before_open, uint32_t n_open) const; // of every head: f(head)
+    template <typename Kept, typename Added> void lay_out_by(uint32_t n_cells, Kept kept, Added added); // likewise
 
     edgekv_layout                        layout_;
     std::vector<Pool>                    pools_;
