@@ -7,7 +7,6 @@ import pytest
 from recorded import recorded_runtime
 
 from edgekv.policies import register, unregister
-from edgekv.policies.export import export_policy
 from edgekv.scoring import select
 
 gguf = pytest.importorskip("gguf")
@@ -102,6 +101,7 @@ def test_a_custom_scorer_is_given_the_sinks(family_model, newest):
 
 def test_an_exported_graph_is_given_the_sinks(family_model, tmp_path):
     pytest.importorskip("onnxruntime")
+    export_policy = pytest.importorskip("exported_policies").export_policy
     path = family_model("gpt-oss")
     export_policy("snapkv", tmp_path / "with.onnx", sinks=True)
     export_policy("snapkv", tmp_path / "without.onnx")

@@ -19,7 +19,6 @@ from bench.papers.captures import check_base
 from edgekv.binding.cache import Cache
 from edgekv.binding.policy import cache_params
 from edgekv.policies import parse_policy
-from edgekv.policies.export import export_policy
 from edgekv.scoring import score
 from edgekv.testing.models.families import make_family
 
@@ -97,9 +96,7 @@ def test_a_cache_must_be_opened_for_it(tiny_model):
         cache.close()
 
 
-def test_where_keys_are_given_as_they_are_stored_it_is_refused(tmp_path):
-    with pytest.raises(edgekv.PolicyError, match="a graph is given keys as they are stored; leave rope=off out"):
-        export_policy(SPEC, tmp_path / "policy.onnx")
+def test_where_keys_are_captured_as_they_are_stored_it_is_refused():
     with pytest.raises(edgekv.ConfigError, match="this measurement captures them as they are stored"):
         check_base(parse_policy(f"{SPEC}+caote"))
     with pytest.raises(edgekv.ConfigError, match="this measurement captures them as they are stored"):

@@ -19,7 +19,6 @@ import edgekv
 from edgekv import policies
 from edgekv.policies import POLICIES, Head, parse_policy
 from edgekv.policies.ada import BASES
-from edgekv.policies.export import export_policy
 from edgekv.policies.selection import Protection
 
 WRAPPERS = ["", "+caote", "+fastcaote", "+critical", "+caote+critical", "+fastcaote+critical"]
@@ -378,6 +377,7 @@ def test_a_scorer_of_ones_own_after_heads_that_shared_cells(uneven_model, tmp_pa
     """Focus made heads of a layer unlike; the scorer that goes on with them keeps what it should of each."""
     if own == "graph":
         pytest.importorskip("onnxruntime")
+        export_policy = pytest.importorskip("exported_policies").export_policy
         export_policy("keydiff", tmp_path / "own.onnx")  # one that reads no queries: else it would focus itself
     else:
         policies.register("own", far_from_mean)

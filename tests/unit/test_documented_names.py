@@ -5,13 +5,10 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from children import LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -63,7 +60,6 @@ NAMES = [
     "edgekv.worker.frozen.serve_if_worker",
 ]
 METADATA = {
-    "edgekv.policies.export",
     "edgekv.h",
     "edgekv.window",
     "edgekv.weights",
@@ -105,12 +101,6 @@ def test_the_list_is_whole():
         if name not in METADATA and not any(f"{known}.".startswith(f"{name}.") for known in NAMES)
     }
     assert not missing
-
-
-def test_graphs_are_exported_by_the_documented_command(tmp_path):
-    pytest.importorskip("onnx")
-    command = [sys.executable, "-m", "edgekv.policies.export", "keydiff", str(tmp_path / "keydiff.onnx")]
-    subprocess.run(command, check=True, timeout=LIMIT_S, capture_output=True)
 
 
 FOLDERS = ("edgekv", "cli", "models", "native", "tests", "bench", "scripts", "examples")

@@ -9,13 +9,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
+from exported_policies import IR_VERSION, OPSET, export_policy
 from onnx import TensorProto, helper, numpy_helper
 
-from edgekv import ConfigError, NativeError, PolicyError, scoring
+from edgekv import NativeError, PolicyError, scoring
 from edgekv.policies import Custom, parse_policy
-from edgekv.policies.export import IR_VERSION, OPSET, export_policy, main
 
 FLOAT, INT32, INT64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
 DIMENSIONS = {
@@ -219,57 +218,6 @@ def test_keys_of_norm_zero(exported):
     arrays["keys"][:, ::3] = 0
     for spec in KEYDIFFS:
         assert_close(scoring.score(exported(spec), **arrays), scoring.score(spec, backend="reference", **arrays))
-
-
-def test_exported_graphs_are_valid_and_old_enough(exported):
-    for spec in [*KEYDIFFS, *SNAPKVS]:
-        model = onnx.load(exported(spec)[len("onnx:") :])
-        onnx.checker.check_model(model, full_check=True)
-        assert [(opset.domain, opset.version) for opset in model.opset_import] == [("", 13)]
-        assert model.ir_version == 7
-
-
-@pytest.mark.parametrize(
-    ("spec", "options", "says"),
-    [
-        ("h2o", {}, "h2o has no graph; possible: keydiff and snapkv"),
-        ("keydiff+caote", {}, r"keydiff\+caote has no graph; possible: keydiff and snapkv, and wrappers go after"),
-        ("keydiff(anchor=median)", {}, "has no graph, .*leave anchor=median and window= out"),
-        ("keydiff(window=0.1)", {}, "has no graph, .*leave anchor=median and window= out"),
-        ("keydiff", {"scale": 0.1}, "reads no attention; leave scale=, softcap= and sinks= out"),
-        ("keydiff", {"softcap": 50.0}, "reads no attention"),
-        ("keydiff", {"sinks": True}, "reads no attention"),
-        ("snapkv", {"scale": 0.0}, "scale=0.0, softcap=0.0 are not possible"),
-        ("snapkv", {"softcap": float("inf")}, "softcap=inf are not possible"),
-        ("snapkv(pool_rows=on)", {}, "has no graph; leave pool_rows and aggregate at their defaults"),
-        ("snapkv(aggregate=max)", {}, "has no graph; leave pool_rows and aggregate at their defaults"),
-        ("snapkv(window=0)", {}, r"a value in \[1, 4096\] is needed"),
-    ],
-)
-def test_what_cannot_be_exported_is_an_error(exported, tmp_path, spec, options, says):
-    with pytest.raises(ConfigError, match=says):
-        exported(spec, **options)
-    assert not list(tmp_path.iterdir())
-
-
-def test_export_command(tmp_path, capsys):
-    path = tmp_path / "out.onnx"
-    assert main(["snapkv(window=8)", str(path), "--scale", "0.2"]) == 0
-    assert f"onnx:{path}" in capsys.readouterr().out
-    arrays = layer(32, 60, 1, 2, 8)
-    expected = scoring.score("snapkv(window=8)", backend="reference", scale=0.2, **arrays)
-    assert_close(scoring.score(f"onnx:{path}", **arrays), expected)
-    assert main(["tova", str(path)]) == 2
-    assert "tova has no graph" in capsys.readouterr().err
-    assert main(["keydiff", str(tmp_path / "no" / "out.onnx")]) == 2
-    assert "cannot be written" in capsys.readouterr().err
-
-
-def test_export_runs_as_a_module(tmp_path):
-    path = tmp_path / "out.onnx"
-    command = [sys.executable, "-W", "error", "-m", "edgekv.policies.export", "keydiff", str(path)]
-    subprocess.run(command, check=True, capture_output=True, timeout=300)
-    assert parse_policy(f"onnx:{path}").scorer.reads == {"keys"}
 
 
 # ---- spelling ----
@@ -534,12 +482,6 @@ def test_without_the_extra(exported, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(PolicyError, match=rf"need the package {package} .*; pip install \"onnx"):
         parse_policy(spec)
-
-
-def test_export_without_the_extra(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(PolicyError, match=r"need the package onnx .*; pip install \"onnx"):
-        export_policy("keydiff", tmp_path / "x.onnx")
 
 
 def test_import_leaves_onnx_out():

@@ -1,29 +1,20 @@
-"""Export of built-in policies as ONNX graphs: `python -m edgekv.policies.export SPEC OUT.onnx`.
+"""Built-in policies as ONNX graphs, with which tests compare reference, library and graph.
 
-The graph runs as `onnx:OUT.onnx`, and you can start your own from it. Its cells are ascending by position, so
-neighbours in the arrays are neighbours in the text.
+A graph's cells are ascending by position, so neighbours in the arrays are neighbours in the text.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import math
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 
-from edgekv.errors import ConfigError, EdgeKVError, PolicyError
-
-from .base import Policy
-from .custom.onnx import DIMENSIONS, OUTPUT, POSITIONS, PROTECT_KEY, WEIGHTS_KEY, WINDOW_KEY
-from .custom.ort import required
-from .keydiff import EPSILON, KeyDiff
-from .registry import parse_policy
-from .snapkv import SnapKV
+from edgekv.policies import KeyDiff, Policy, SnapKV, parse_policy
+from edgekv.policies.custom.onnx import DIMENSIONS, OUTPUT, POSITIONS, PROTECT_KEY, WEIGHTS_KEY, WINDOW_KEY
+from edgekv.policies.keydiff import EPSILON
 
 OPSET = 13  # every onnxruntime since 1.6 runs it, and the file format of its time
 IR_VERSION = 7
@@ -31,46 +22,22 @@ LOWEST = float(np.finfo(np.float32).min)
 
 
 def export_policy(
-    spec: str | Policy,
-    path: str | Path,
-    *,
-    scale: float | None = None,
-    softcap: float = 0.0,
-    sinks: bool = False,
+    spec: str, path: Path, *, scale: float | None = None, softcap: float = 0.0, sinks: bool = False
 ) -> None:
-    """Write the ONNX graph of keydiff or snapkv, with any of their options that need no budget, but not snapkv's
-    `pool_rows` and `aggregate`.
+    """Write the graph of keydiff or snapkv, with any of their options that need neither a budget nor a sort.
 
     scale: of Q K^T, None = 1/sqrt(d); softcap: c of the model's attention, c tanh(x/c), 0 = none; sinks: the
     graph gets the model's learnt sinks. All three are snapkv's.
-
-    Raises PolicyError for a policy that has no graph, ConfigError for impossible numbers and if the file cannot
-    be written.
     """
     policy = parse_policy(spec)
-    if type(policy) is KeyDiff:
-        if scale is not None or softcap or sinks:
-            raise ConfigError(f"{policy.spec} reads no attention; leave scale=, softcap= and sinks= out")
-        graph = _keydiff(policy)
-    elif type(policy) is SnapKV:
-        if (scale is not None and not 0 < scale < math.inf) or not 0 <= softcap < math.inf:
-            raise ConfigError(f"scale={scale}, softcap={softcap} are not possible; give finite numbers above 0")
-        graph = _snapkv(policy, scale, softcap, sinks)
-    else:
-        raise PolicyError(
-            f"{policy.spec} has no graph; possible: keydiff and snapkv, and wrappers go after one: onnx:PATH.onnx+caote"
-        )
-    try:
-        Path(path).expanduser().write_bytes(graph.model(policy).SerializeToString())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be written: {error}") from error
+    graph = _snapkv(policy, scale, softcap, sinks) if isinstance(policy, SnapKV) else _keydiff(policy)
+    path.write_bytes(graph.model(policy).SerializeToString())
 
 
 class _Graph:
     """A graph under construction: every call adds a node and returns the name of its output."""
 
     def __init__(self, *inputs: str) -> None:
-        self._onnx = required("onnx")
         self._inputs = inputs
         self._nodes: list[Any] = []
         self._constants: list[Any] = []
@@ -79,7 +46,7 @@ class _Graph:
 
     def __call__(self, kind: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
         output = output or f"{kind.lower()}_{next(self._numbers)}"
-        self._nodes.append(self._onnx.helper.make_node(kind, inputs, [output], name=f"make_{output}", **attributes))
+        self._nodes.append(onnx.helper.make_node(kind, inputs, [output], name=f"make_{output}", **attributes))
         return output
 
     def constant(self, value: Any, dtype: type[np.generic] = np.float32) -> str:
@@ -88,7 +55,7 @@ class _Graph:
         return name
 
     def tensor(self, value: Any, dtype: type[np.generic], name: str = "") -> Any:
-        return self._onnx.numpy_helper.from_array(np.asarray(value, dtype=dtype), name)
+        return onnx.numpy_helper.from_array(np.asarray(value, dtype=dtype), name)
 
     def whole(self, *values: int) -> str:
         """Axes, shapes and indices, (n,) int64."""
@@ -99,11 +66,11 @@ class _Graph:
         return self("Slice", self("Shape", name), self.whole(axis), self.whole(axis + 1))
 
     def to(self, name: str, kind: str) -> str:
-        return self("Cast", name, to=getattr(self._onnx.TensorProto, kind))
+        return self("Cast", name, to=getattr(onnx.TensorProto, kind))
 
     def model(self, policy: Policy) -> Any:
         """Return the finished, checked ModelProto."""
-        helper, kinds = self._onnx.helper, self._onnx.TensorProto
+        helper, kinds = onnx.helper, onnx.TensorProto
         types = {name: kinds.INT32 if name in POSITIONS else kinds.FLOAT for name in self._inputs}
         inputs = [helper.make_tensor_value_info(name, types[name], DIMENSIONS[name]) for name in self._inputs]
         output = helper.make_tensor_value_info(OUTPUT, kinds.FLOAT, ("n_head_kv", "n"))
@@ -113,21 +80,12 @@ class _Graph:
         opsets = [helper.make_opsetid("", OPSET)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="edgekv")
         helper.set_model_props(model, self.metadata)
-        self._onnx.checker.check_model(model, full_check=True)
+        onnx.checker.check_model(model, full_check=True)
         return model
 
 
 def _keydiff(policy: KeyDiff) -> _Graph:
     """-similarity(anchor, key), by matrix products: only `euclidean` calculates something as large as the keys."""
-    if not policy.rope:
-        raise PolicyError(
-            f"{policy.spec} has no graph, since a graph is given keys as they are stored; leave rope=off out"
-        )
-    if policy.anchor == "median" or policy.window:
-        raise PolicyError(
-            f"{policy.spec} has no graph, since the median needs a sort and the window a budget; "
-            "leave anchor=median and window= out"
-        )
     graph = _Graph("keys")
     norms = graph("ReduceL2", "keys", axes=[2], keepdims=0)
     if policy.anchor == "mean":
@@ -155,8 +113,6 @@ def _keydiff(policy: KeyDiff) -> _Graph:
 
 def _snapkv(policy: SnapKV, scale: float | None, softcap: float, sinks: bool) -> _Graph:
     """pool(a_win); query head h belongs to KV head h // G."""
-    if policy.pool_rows or policy.aggregate != "mean":
-        raise PolicyError(f"{policy.spec} has no graph; leave pool_rows and aggregate at their defaults")
     graph = _Graph("keys", "queries", "positions", "query_positions", *(["sinks"] if sinks else []))
     graph.metadata = {WINDOW_KEY: str(policy.window), WEIGHTS_KEY: "true", PROTECT_KEY: "true"}
     n_head_kv, d = graph.size("keys", 0), graph.size("keys", 2)
@@ -223,29 +179,3 @@ def _pooled(graph: _Graph, scores: str, kernel: int, pool: str, of: str | None =
     part = over(graph("Where", of, scores, graph.constant(0.0)), "AveragePool", count_include_pad=1)
     whole = over(graph.to(of, "FLOAT"), "AveragePool", count_include_pad=1)
     return graph("Div", part, whole)  # 0 / 0 lies outside `of`, and there the caller takes its own scores
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit status: 0 ok, 2 usage."""
-    parser = argparse.ArgumentParser(
-        prog="python -m edgekv.policies.export", description="Write a policy as ONNX graph."
-    )
-    parser.add_argument("policy", help="keydiff or snapkv, with options as in 'snapkv(window=64, pool=max)'")
-    parser.add_argument("path", help="the file to write, named *.onnx")
-    parser.add_argument("--scale", type=float, help="snapkv: the model's scale of Q K^T; default: 1/sqrt(d)")
-    parser.add_argument(
-        "--softcap", type=float, default=0.0, help="snapkv: the model's softcap of attention; default: none"
-    )
-    parser.add_argument("--sinks", action="store_true", help="snapkv: the model has learnt sinks")
-    given = parser.parse_args(arguments)
-    try:
-        export_policy(given.policy, given.path, scale=given.scale, softcap=given.softcap, sinks=given.sinks)
-    except EdgeKVError as error:
-        print(f"edgekv: {error}", file=sys.stderr)
-        return 2
-    print(f"{given.path} written; use it with --policy onnx:{given.path}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
