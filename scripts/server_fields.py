@@ -8,11 +8,13 @@ Names are those of the APIs' own documentation; what is said of them is read off
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from pydantic import BaseModel
 
 from edgekv.api.ollama_api import Options
-from edgekv.api.other_fields import WITHOUT_EFFECT, standing_of
 from edgekv.server.application import ENDPOINTS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "server-fields.md"
@@ -100,6 +102,52 @@ HEAD = (
 )
 
 
+# Fields that are taken with any value, since no reply depends on them here, and why.
+_SAME_MODEL = "one model answers, on one machine"
+_NO_EFFORT = "models that run here have no levels of it"
+_KEPT_ANYWAY = "the beginning of a conversation is never read again"
+_WITH_ANOTHER = "it belongs to a field that is refused"
+_NOTHING_STORED = "nothing is stored"
+WITHOUT_EFFECT: Mapping[str, str] = {
+    "cache_control": _KEPT_ANYWAY,
+    "cache_prompt": _KEPT_ANYWAY,
+    "cache_salt": _KEPT_ANYWAY,
+    "context_management": "what does not fit is evicted",
+    "id_slot": _SAME_MODEL,
+    "max_tool_calls": "it limits tools that a server carries out, and there are none",
+    "metadata": _NOTHING_STORED,
+    "prediction": "drafts change the speed alone",
+    "priority": "requests come in their order",
+    "prompt_cache_key": _KEPT_ANYWAY,
+    "prompt_cache_retention": _KEPT_ANYWAY,
+    "reasoning": _NO_EFFORT,
+    "reasoning_effort": _NO_EFFORT,
+    "request_id": "replies have ids of their own",
+    "safety_identifier": _NOTHING_STORED,
+    "service_tier": _SAME_MODEL,
+    "speed": _SAME_MODEL,
+    "spaces_between_special_tokens": "control tokens have no text",
+    "store": _NOTHING_STORED,
+    "verbosity": _NO_EFFORT,
+    "guided_decoding_backend": "there is one",
+    "kv_transfer_params": _SAME_MODEL,
+    "n_cache_reuse": _KEPT_ANYWAY,
+    "n_discard": "what does not fit is evicted",
+    "n_keep": "what does not fit is evicted",
+    "return_progress": "comments of the stream tell the progress",
+    "timings_per_token": "the end of the reply has the timings",
+    "dry_allowed_length": _WITH_ANOTHER,
+    "dry_base": _WITH_ANOTHER,
+    "dry_penalty_last_n": _WITH_ANOTHER,
+    "dry_sequence_breakers": _WITH_ANOTHER,
+    "dynatemp_exponent": _WITH_ANOTHER,
+    "mirostat_eta": _WITH_ANOTHER,
+    "mirostat_tau": _WITH_ANOTHER,
+    "xtc_threshold": _WITH_ANOTHER,
+}
+Standing: TypeAlias = Literal["honoured", "refused", "no effect"]
+
+
 def page() -> str:
     """Return the page, as Markdown."""
     lines = [*HEAD]
@@ -118,6 +166,20 @@ def page() -> str:
         names = sorted(name for name, why in WITHOUT_EFFECT.items() if why == because)
         lines.append(f"| {because} | {_listed(names)} |")
     return "\n".join(lines) + "\n"
+
+
+def standing_of(body: type[BaseModel], name: str) -> Standing | None:
+    """Return the effect of a body's field on the reply; None = unknown field.
+
+    Refused: with a value that would change the reply
+    """
+    declared = {field.alias or own: field for own, field in body.model_fields.items()}
+    if name in getattr(body, "never", ()) or (name not in declared and name in getattr(body, "refused", ())):
+        return "refused"
+    if name in declared:
+        has_effect = declared[name].annotation is not Any and name not in getattr(body, "told_apart", ())
+        return "honoured" if has_effect else "no effect"
+    return "no effect" if name in WITHOUT_EFFECT else None
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 import edgekv
+from edgekv.binding import library, structs
 from edgekv.binding.cache import Cache
-from edgekv.binding.model import Context, Model, layout_for
+from edgekv.binding.model import Context, Model
 from edgekv.cells.block_loop import BlockLoop
 from edgekv.evals.setting import Setting
 from edgekv.planning.estimate import cache_params_of
@@ -35,7 +37,8 @@ def full_cache(runtime: edgekv.Runtime, setting: Setting, n_tokens: int) -> Iter
     options = setting.options(n_tokens, threads=runtime.options.threads, gpu_layers=runtime.options.gpu_layers)
     assert options.budget is not None
     model = runtime.model
-    layout = layout_for(options, options.budget)
+    layout = structs.Layout()
+    library.call("edgekv_layout_for", options.budget, options.block, options.probe_cells, 0, 0, ctypes.byref(layout))
     with (
         closing(Context(model, layout.n_cells, options, layout)) as context,
         closing(Cache(context, cache_params_of(options))) as cache,

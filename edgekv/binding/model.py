@@ -243,13 +243,6 @@ def _give_back() -> bool:
     return True
 
 
-def layout_for(options: Options, budget: int) -> structs.Layout:
-    """Return the layout that holds a budget in every head, and the block and the probe of the options, in one slot."""
-    layout = structs.Layout()
-    library.call("edgekv_layout_for", budget, options.block, options.probe_cells, 0, 0, c.byref(layout))
-    return layout
-
-
 class Context:
     """A llama.cpp context with flash attention. Its model outlives it. It has outputs for a token and its draft, or for
     a token of every slot.

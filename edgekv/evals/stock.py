@@ -115,10 +115,6 @@ class StockLoop:
         if status != 0:
             raise NativeError(f"llama_decode returned {status} for {len(tokens)} tokens at position {position}")
 
-    def forget_from(self, position: int) -> None:
-        """Remove the cells from a position on."""
-        self._llama.llama_memory_seq_rm(self._llama.llama_get_memory(self.context.handle), 0, position, -1)
-
     def read(self, tokens: Iterable[int]) -> None:
         """Read tokens into the empty context, batch by batch, and compute logits for the last one."""
         self._llama.llama_memory_clear(self._llama.llama_get_memory(self.context.handle), False)

@@ -11,7 +11,7 @@ import pytest
 
 from edgekv.api.api_errors import ApiError
 from edgekv.api.body import parsed
-from edgekv.api.other_fields import REFUSED, WITHOUT_EFFECT, standing_of
+from edgekv.api.other_fields import REFUSED
 from edgekv.api.server_settings import Settings
 from edgekv.server.application import ENDPOINTS
 
@@ -124,7 +124,7 @@ def request_of(path, further):
 @pytest.mark.parametrize(("path", "name"), CASES)
 def test_a_field_is_as_the_page_says(path, name):
     body = server_fields.BODIES[path]
-    standing, off = standing_of(body, name), getattr(body, "refused", {}).get(name)
+    standing, off = server_fields.standing_of(body, name), getattr(body, "refused", {}).get(name)
     plain = request_of(path, {})
     if standing == "refused" or name in CHECKED:
         values = [CHECKED[name]] if name in CHECKED else [{"x": 1}, ["x"], 7.5, True if off is None else "x"]
@@ -150,5 +150,5 @@ def test_the_page_is_what_the_code_says():
 
 def test_every_field_that_is_refused_or_has_no_effect_is_on_the_page():
     told = {name for _, names in server_fields.APIS.values() for name in names.split()}
-    assert REFUSED.keys() | WITHOUT_EFFECT.keys() <= told
-    assert not REFUSED.keys() & WITHOUT_EFFECT.keys()
+    assert REFUSED.keys() | server_fields.WITHOUT_EFFECT.keys() <= told
+    assert not REFUSED.keys() & server_fields.WITHOUT_EFFECT.keys()
