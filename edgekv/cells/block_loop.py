@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from edgekv.archive.recalling import ROUNDS, Recalled, recalled_cells, recalling
 from edgekv.archive.session_archive import Archive
 from edgekv.binding import structs
-from edgekv.binding.cache import Cache
+from edgekv.binding.cache import Cache, Usage
 from edgekv.options import UBATCH, Options
 
 from .feeds import ALWAYS, RECALLING, Decoder, Feed, Feeding, GoesOn, at_once, run
@@ -48,6 +48,11 @@ class BlockLoop(NotedCells):
         self.logits_row = -1
         self._decoder = Decoder(options) if decoder is None else decoder
         self._part_ends: Sequence[int] = ()  # ends of the parts of the current probe
+
+    def begin(self) -> None:
+        """Empty the cells, and forget all notes on them."""
+        super().begin()
+        self.is_resized = False
 
     def resize(self, budget: int) -> None:
         """Keep `budget` cells per head from the next block or token on, or from `shrink` on; at most those of the plan.
@@ -257,21 +262,24 @@ class BlockLoop(NotedCells):
         self._make_room(len(tokens))
         self._speculation.draft = []
         spare = self._options.block if spare is None else spare
-        n_new, room = len(tokens), self._room(spare)
+        n_new, usage = len(tokens), self.cache.usage
+        room = self._room(usage, spare)
         full = self.is_resized or n_new > room.until_full
-        if full or n_new > room.until_scored:
+        is_due = full or n_new > room.until_scored
+        if is_due:
             yield from self._compact(probe, generating=generating, full=full)
             if generating and full:
                 yield from self._recall(1, goes_on, lambda: self._compact(generating=True))
-            room = self._room(spare)
+            usage = self.cache.usage
+            room = self._room(usage, spare)
         drafts = drafts and not self._decoder.is_shared
         draft = self._speculation.propose(tokens[0], min(room) - 1) if drafts else []
         started = time.perf_counter()
-        self._coming = self.cache.n_past, tokens
+        self._coming = usage.n_past, tokens
         row = yield Feed(self.cache, tokens, want_logits, draft)
         seconds = time.perf_counter() - started
         self._note_fed()
-        if generating:
+        if generating and is_due:
             self._write_taken()
         self.logits_row = row
         self.work.decode_s += seconds
@@ -279,9 +287,9 @@ class BlockLoop(NotedCells):
         if drafts:
             self._speculation.decoded(draft, seconds, self._decoder.n_steps)
 
-    def _room(self, spare: int) -> Room:
+    def _room(self, usage: Usage, spare: int) -> Room:
         """Return how many tokens may be fed before cells are evicted or scored. spare: cells beyond the budget"""
-        usage, options, limit = self.cache.usage, self._options, self.repositioning.limit
+        options, limit = self._options, self.repositioning.limit
         return Room(
             min(self.budget + spare - usage.n_cells, usage.n_free - options.probe_cells),
             options.block - (usage.n_past - self._scored_at),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TypeVar
@@ -23,8 +22,6 @@ Filled = TypeVar("Filled")
 
 class CacheSlots:
     """Gives the cells of each block loop to one sequence at a time.
-
-    All but `release_later` is for one thread at a time.
 
     at_turn: the sequences that have a turn; none of them gives up its cells
     at_work: of those the ones whose feed waits for a batch; they only lend theirs, and find them as they were
@@ -45,7 +42,6 @@ class CacheSlots:
         self._numbers = itertools.count()
         self._used = dict.fromkeys(block_loops, -1)  # the number of the last use
         self._at_turn = at_turn
-        self._released: deque[SequenceState] = deque()  # sequences that will not come back
 
     @property
     def beginnings(self) -> Beginnings:
@@ -60,23 +56,13 @@ class CacheSlots:
         if sequence.is_loaded:  # a sequence that is closed just now, too: its reply ends by itself
             self.note_use(sequence.block_loop)
             return
-        self.reap()
         started = time.perf_counter()
         if sequence.lost:
             raise sequence.evicted()
+        switches = sequence.n_past > 0 or all(it.owner is not None for it in self._block_loops)
         self._swap_in(sequence, self._emptied_for(sequence))
-        sequence.work.switch_s += time.perf_counter() - started
-
-    def claim_if_free(self, sequence: SequenceState) -> None:
-        """Give a new sequence cells that no sequence has, or that are empty."""
-        self.reap()
-        at_turn = self._at_turn()
-        for block_loop in self._block_loops:
-            owner = _owner(block_loop)
-            if owner is None or (block_loop.cache.n_past == 0 and owner not in at_turn):
-                self._swap_out(block_loop, sequence)
-                self._swap_in(sequence, block_loop)
-                return
+        if switches:
+            sequence.work.switch_s += time.perf_counter() - started
 
     def claim(
         self, sequence: SequenceState, fill: Callable[[BlockLoop], Filled], instead_of: SequenceState | None = None
@@ -88,7 +74,6 @@ class CacheSlots:
         Raises the errors of `fill`, and SwapError if there is no room to swap a sequence out. If cells of
         `instead_of` were overwritten by then, its state is lost.
         """
-        self.reap()
         if instead_of is None or not instead_of.is_loaded:
             block_loop = self._emptied_for(sequence)
             block_loop.clear()
@@ -193,23 +178,15 @@ class CacheSlots:
             self.swap.hold(present, block_loop)
             block_loop.owner = None
 
-    def release_later(self, sequence: SequenceState) -> None:
-        """Have a sequence forgotten at the next use. Call it from any thread, and in the midst of any call."""
-        self._released.append(sequence)
-
-    def reap(self) -> None:
-        """Forget the released sequences."""
-        while self._released:
-            # it stays in the queue until all of it is forgotten, so an interrupt loses nothing
-            sequence = self._released[0]
-            self.swap.forget(sequence)
-            sequence.lost = "this session is closed"
-            if sequence.is_loaded:
-                sequence.note()
-                sequence.block_loop.owner = None
-                sequence.block_loop.log = sequence.block_loop.archive = None
-            sequence.release()
-            self._released.popleft()
+    def release(self, sequence: SequenceState) -> None:
+        """Free the state of a sequence that will not come back."""
+        self.swap.forget(sequence)
+        sequence.lost = "this session is closed"
+        if sequence.is_loaded:
+            sequence.note()
+            sequence.block_loop.owner = None
+            sequence.block_loop.log = sequence.block_loop.archive = None
+        sequence.release()
 
     def close(self) -> None:
         """Forget all sequences, before the cells are freed."""

@@ -200,8 +200,8 @@ class Conversation:
         loaded.guard.check_room(n_bytes, "the snapshot", ", ".join(remedies), loaded.ledger.reserved_bytes)
 
     def close(self) -> None:
-        """Have the engine forget this conversation at its next use."""
-        self._slots.release_later(self.state)
+        """Free its state."""
+        self._slots.release(self.state)
 
     def reply(self, request: GenerationRequest | RewindRequest, stats: Stats) -> Feeding[None]:
         """Read a prompt, and yield the text of each generated token, empty while a character is incomplete.

@@ -83,15 +83,13 @@ class LocalEngine:
         return self.ledger.entries()
 
     def new_conversation(self, system: str | None, logging: Logging | None = None) -> Conversation:
-        """Begin a conversation. It takes the cells if they are free. Raises BudgetError if its message leaves no cells.
+        """Begin a conversation. Raises BudgetError if its message leaves no cells.
 
         logging: keep a log; raises SessionFileError if the disk does not take it, and ConfigError for too small a cap
         """
         history = None if logging is None else SessionHistory(logging, self.plan)
         with self._new_state(history) as state:
-            conversation = self._conversation(state, system)
-            self.slots.claim_if_free(state)
-            return conversation
+            return self._conversation(state, system)
 
     def load_conversation(
         self, path: Path, instead_of: Conversation | None = None, *, keeps_log: bool = True, keep: bool = False
@@ -150,8 +148,7 @@ class LocalEngine:
                     self.slots.claim(state, lambda it: kept.load(path, it, archive, beginnings))  # noqa: B023
                 except EdgeKVError as error:
                     log.warning("%s is not gone on with: %s", path, error)
-                self.slots.release_later(state)
-                self.slots.reap()
+                self.slots.release(state)
 
     @property
     def n_kept_bytes(self) -> int:
@@ -188,8 +185,7 @@ class LocalEngine:
         try:
             yield state
         except BaseException:
-            state.release()
-            self.slots.release_later(state)
+            self.slots.release(state)
             raise
 
     def moving(self, ceiling_bytes: int) -> Generator[None, None, Plan]:
@@ -308,10 +304,6 @@ class LocalEngine:
             return chat_format(self.loaded.model, with_system=False).after_user
         except UnsupportedModelError:
             return ""
-
-    def reap(self) -> None:
-        """Free the state of closed conversations."""
-        self.slots.reap()
 
     def close(self) -> None:
         """Free the model and its cells, and remove the files of all conversations."""

@@ -46,7 +46,7 @@ class PromptReader:
         self._state = state
         self._system = system
         self._stored = stored
-        self._beginnings, self._kept_beginnings = slots.beginnings, slots.kept_beginnings
+        self._slots = slots
         self._cancelled = cancelled
 
     def pin_system(self) -> None:
@@ -119,16 +119,16 @@ class PromptReader:
         """
         state, refills = self._state, request.shared != 0
         n_own = state.restorable(n_seen, refills=refills)
-        if request.shared is not None and self._beginnings.are_kept:
+        if request.shared is not None and self._slots.beginnings.are_kept:
             lengths = range(n_own + 1, n_tokens)
             turned = state.block_loop.repositioning.turns_from_start(n_tokens, is_long=False)
-            beginning = self._beginnings.longest(
+            beginning = self._slots.beginnings.longest(
                 prompt.tokens(), self._system, lengths, evicted=request.shared != 0, turned=turned
             )
             if beginning is not None:
                 log = history.log_of(prompt, beginning.key.n_past, request.kind)
-                if self._kept_beginnings is not None:
-                    self._kept_beginnings.note_use(beginning.key)
+                if self._slots.kept_beginnings is not None:
+                    self._slots.kept_beginnings.note_use(beginning.key)
                 state.begin_with(beginning, log, n_seen)
                 return
         state.go_back(n_seen, refills=refills)
@@ -143,7 +143,7 @@ class PromptReader:
         since an editor's cursor moves there. The same history once more does not tell where its text ends, and is read
         with its question again.
         """
-        if request.shared is None or not self._beginnings.are_kept:
+        if request.shared is None or not self._slots.beginnings.are_kept:
             return ()
         n_past, plan = self._state.n_past, self._loaded.plan
         ends: list[int] = []
@@ -212,15 +212,15 @@ class PromptReader:
         """
         state = self._state
         reading = Prefill(state, self._loaded.guard, self._cancelled, stats, observe)
-        state.turn_state.begin_prompt(state.n_past, STATES[kind], known)
+        state.begin_prompt(STATES[kind], known)
         coming = self._to_their_end(tokens, kind)
         for key in pauses:
             yield from reading.read(itertools.islice(coming, key.n_past - state.n_past), NO_PROBE, want_logits=False)
             if not reading.may_reply():
                 return False
-            self._beginnings.keep(key, state.turns, state.block_loop)
-            if self._kept_beginnings is not None:
-                self._kept_beginnings.keep(key, state.turns, state.block_loop)
+            self._slots.beginnings.keep(key, state.turns, state.block_loop)
+            if self._slots.kept_beginnings is not None:
+                self._slots.kept_beginnings.keep(key, state.turns, state.block_loop)
         yield from reading.read(coming, probe, want_logits=kind not in BEGINNINGS)
         return reading.may_reply()
 
@@ -234,7 +234,7 @@ class PromptReader:
 
         def mark(n_before: int, role: str) -> None:
             if role not in OPENING:
-                state.turn_state.note_opened(first + n_before)
+                state.note_opened(first + n_before)
             if noted is not None:
                 noted(n_before, role)
 
@@ -247,7 +247,7 @@ class PromptReader:
         for token in tokens:
             n += 1
             yield token
-        state.turn_state.end_prompt(n)
+        state.end_prompt(n)
         if state.history is not None and afterwards != "open":
             note = state.history.log.announce if n > first else state.history.log.mark
             note(n, "assistant", afterwards)

@@ -34,10 +34,9 @@ class Kept(Protocol):
         """Give it up."""
 
 
-class SequenceState:
+class SequenceState(TurnState):
     """All state of a conversation, whether its cells are loaded or swapped out.
 
-    turn_state: turns, pending token and sampler
     history: log and checkpoints; None = the conversation keeps none
     archive: what was evicted; None = it is forgotten
     kept: appends it to a folder as it grows; None = it ends with the engine
@@ -53,6 +52,7 @@ class SequenceState:
     def __init__(
         self, block_loop: BlockLoop, history: SessionHistory | None = None, archive: Archive | None = None
     ) -> None:
+        super().__init__()
         self.history = history
         self.archive = archive
         self.kept: Kept | None = None
@@ -61,7 +61,6 @@ class SequenceState:
         self.lost = ""
         self.is_in_checkpoint = False
         self.block_loop = block_loop
-        self.turn_state = TurnState()
         self.figures = 0, 0
         self._n_recallable = 0  # while an archive lacks some, as noted at the end of a call
         self._unfinished: Callable[[], None] | None = None  # an interrupted change, made again at the next use
@@ -307,35 +306,7 @@ class SequenceState:
         """Return the newest checkpoint if it matches the current state. Such a session needs no swap space."""
         return None if self.history is None else self.history.current_checkpoint(self.n_past, self.said)
 
-    @property
-    def said(self) -> Said:
-        """Turns, pending tokens and sampler."""
-        return self.turn_state.said(self.n_past)
-
-    @property
-    def turns(self) -> str:
-        """The state of the turns, one of `prompt.turns.Turns`."""
-        return self.turn_state.turns(self.n_past)
-
-    @property
-    def pending(self) -> tuple[int, ...]:
-        """The generated token that is not fed yet, if there is one."""
-        return self.turn_state.pending(self.n_past)
-
-    @property
-    def sampler(self) -> SamplerState | None:
-        """The state of the sampler after the last generated token; None = there was none."""
-        return self.turn_state.sampler
-
-    def set(self, said: Said) -> None:
-        """Set the state after the tokens that are fed now, for example from a snapshot."""
-        self.turn_state.set(said, self.n_past)
-
     def note_token(self, token: int, sampler: SamplerState) -> None:
         """Note a generated token, and the sampler after it. Others may have the cells before the next one."""
         self.note()
-        self.turn_state.note_token(token, self.figures[0], sampler)
-
-    def note_end(self, sampler: SamplerState) -> None:
-        """Note the sampler after a token that ends a reply. Such a token does not belong to the reply."""
-        self.turn_state.note_end(sampler)
+        super().note_token(token, sampler)

@@ -57,15 +57,23 @@ class TurnState:
         """The state of the sampler after the last generated token; None = there was none."""
         return self._known.sampler
 
-    def said(self, n_past: int) -> Said:
-        """Return turns, pending tokens and sampler."""
-        return Said(self.turns(n_past), self.pending(n_past), self.sampler)
+    @property
+    def n_past(self) -> int:
+        """Tokens that have cells, or had them last."""
+        raise NotImplementedError
 
-    def turns(self, n_past: int) -> str:
-        """Return the state of the turns, one of `prompt.turns.Turns`."""
+    @property
+    def said(self) -> Said:
+        """Turns, pending tokens and sampler."""
+        return Said(self.turns, self.pending, self.sampler)
+
+    @property
+    def turns(self) -> str:
+        """The state of the turns, one of `prompt.turns.Turns`."""
         known, prompt = self._known, self._known.prompt
         if prompt is None:
             return known.turns
+        n_past = self.n_past
         if prompt.log is not None:
             return known.turns if n_past <= prompt.first else prompt.log.state_at(n_past)
         if prompt.end is not None and n_past >= prompt.end:
@@ -76,24 +84,25 @@ class TurnState:
             return "opening"
         return prompt.states[0]
 
-    def pending(self, n_past: int) -> tuple[int, ...]:
-        """Return the generated token that is not fed yet, if there is one."""
-        known, prompt = self._known, self._known.prompt
+    @property
+    def pending(self) -> tuple[int, ...]:
+        """The generated token that is not fed yet, if there is one."""
+        known, prompt, n_past = self._known, self._known.prompt, self.n_past
         read = prompt is not None and prompt.end is not None and n_past >= prompt.end
         return () if read or n_past > known.said_at else known.pending
 
-    def set(self, said: Said, n_past: int) -> None:
-        """Set the state after n_past tokens."""
-        self._known = _Known(said.turns, said.pending, n_past, said.sampler)
+    def set(self, said: Said) -> None:
+        """Set the state after the tokens that are fed now, for example from a snapshot."""
+        self._known = _Known(said.turns, said.pending, self.n_past, said.sampler)
 
-    def begin_prompt(self, n_past: int, states: tuple[str, str], log: TokenLog | None = None) -> None:
+    def begin_prompt(self, states: tuple[str, str], log: TokenLog | None = None) -> None:
         """Begin to read a prompt. The pending token is its first token, or is given up.
 
         states: states of the turns, while the prompt is read and after it
         log: a log that holds its tokens already, and the state after each
         """
-        turns, pending = self.turns(n_past), self.pending(n_past)
-        self._known = self._known._replace(turns=turns, pending=pending, prompt=_Prompt(n_past, states, log))
+        prompt = _Prompt(self.n_past, states, log)
+        self._known = self._known._replace(turns=self.turns, pending=self.pending, prompt=prompt)
 
     def note_opened(self, position: int) -> None:
         """Note the position of the first token of a content of the prompt; later calls change nothing."""
@@ -107,10 +116,10 @@ class TurnState:
         if prompt is not None:
             self._known = self._known._replace(prompt=prompt._replace(end=n_past))
 
-    def note_token(self, token: int, n_past: int, sampler: SamplerState) -> None:
-        """Note a token that was generated after n_past tokens were fed, and the sampler after it."""
-        self._known = _Known(self.turns(n_past), (token,), n_past, sampler)
+    def note_token(self, token: int, sampler: SamplerState) -> None:
+        """Note a generated token, and the sampler after it."""
+        self._known = _Known(self.turns, (token,), self.n_past, sampler)
 
     def note_end(self, sampler: SamplerState) -> None:
-        """Note the sampler after a token that ends a reply."""
+        """Note the sampler after a token that ends a reply. Such a token does not belong to the reply."""
         self._known = self._known._replace(sampler=sampler)

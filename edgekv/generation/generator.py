@@ -12,7 +12,7 @@ import numpy as np
 
 from edgekv.binding.model import Context
 from edgekv.cells.block_loop import BlockLoop
-from edgekv.cells.feeds import Feeding, at_once
+from edgekv.cells.feeds import Feeding
 from edgekv.cells.loaded_model import LoadedModel
 from edgekv.errors import EdgeKVError
 from edgekv.memory.sizes import MIB
@@ -67,7 +67,6 @@ class ReplyGenerator:
         self._state = state
         self._swapped_in = swapped_in
         self._cancelled = cancelled
-        self._goes_on = at_once(lambda *_: not cancelled.is_set())
 
     def pieces(
         self,
@@ -93,6 +92,10 @@ class ReplyGenerator:
                         yield from self._feed(tokens, selector, stats)
                     except EdgeKVError as error:
                         tokens.fail(error)
+
+    def _goes_on(self, *_: int) -> Feeding[bool]:
+        yield from ()
+        return not self._cancelled.is_set()
 
     def _feed(self, tokens: ReplyTokens, selector: TokenSelector, stats: Stats) -> Feeding[None]:
         """Feed the newest token. Raises CeilingExceededError if the process is found over its ceiling."""

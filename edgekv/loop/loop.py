@@ -229,7 +229,6 @@ class Loop:
     def _forget(self, conversation: Conversation) -> None:
         self._closing.discard(conversation)
         conversation.close()
-        self.engine.reap()
 
     # ---- turns ----
 

@@ -60,6 +60,18 @@ def test_a_move_before_any_step_leaves_few_cells_one_block_later(model, settings
             loop.ask(MoveCeiling(1 << 30))
 
 
+def test_cells_of_a_conversation_that_was_closed_hold_up_no_move(model):
+    with driven(model, 2, log=True, **{**SETTINGS, "parallel": 2}) as loop:
+        loop.reply(1, text=TEXT)
+        loop.reply(2, text=TEXT)
+        loop.ask(Close(1))
+        moved = []
+        loop.begin_steps(lambda step: moved.append(loop.move(ceiling_of(loop.engine))) if step == 3 else None)
+        loop.reply(2, text=TEXT)
+        (plan,) = moved[0]
+        assert plan.budget_cells <= LOW
+
+
 @pytest.mark.parametrize("settings", [*KINDS, {"swap_memory": 0}, {"prompt_lookup": "on"}], ids=str)
 def test_cells_that_a_read_lends_come_back_as_they_were(model, settings):
     """Others evict in the cells of a read. It reads and says what it does if no other is there."""

@@ -393,8 +393,8 @@ def test_a_prompt_beyond_the_trained_context_is_refused_unread(tiny_model):
 
 def test_the_system_message_is_never_evicted(local_runtime):
     with local_runtime.session(system="Be brief.") as session:
-        (pinned,) = local_runtime.block_loop.pinned
         list(session.chat(words(300), max_tokens=50))
+        (pinned,) = local_runtime.block_loop.pinned
         kept = session.kept_positions(1, 1)
         assert set(range(*pinned)) <= set(kept.tolist())
         assert pinned[1] > 4

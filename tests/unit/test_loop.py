@@ -113,9 +113,6 @@ class Engine:
         self.batches.append("".join(sorted(self.names[feed.cache] for feed in feeds)))
         return [-1] * len(feeds)
 
-    def reap(self):
-        pass
-
     def moving(self, ceiling_bytes):
         self.moves.append(f"{ceiling_bytes} with {''.join(it.name for it in self.at_work)} at work")
         while self.is_late:
