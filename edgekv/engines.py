@@ -5,8 +5,10 @@ from __future__ import annotations
 import warnings
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 from .conversations.local_engine import LocalEngine
+from .conversations.snapshot import new_mark
 from .loop.engine_client import Engine
 from .loop.loop import Loop
 from .loop.thread import LoopThread
@@ -30,29 +32,39 @@ def open_engine(path: Path, request: Request) -> Engine:
             channel = LoopThread(Loop(engine))
             made.pop_all()
         return Engine(channel, engine.plan, engine.mark)
-    from .worker.remote import open_in_worker  # its imports take memory, and most runtimes never need them
+    from .worker.pipe_messages import Load, pack  # these imports take memory, and most runtimes never need them
+    from .worker.worker_process import Worker
 
-    return open_in_worker(path, request)
+    mark = new_mark()
+    load = Load(path, pack(request), mark)
+    with ExitStack() as made:
+        worker = made.enter_context(closing(Worker(request.options.servers)))
+        opened = Engine(worker, worker.ask(load), mark)
+        made.pop_all()
+    return opened
 
 
 def plan_for(path: Path, request: Request) -> Plan:
-    """Return the plan of the process that would load the model."""
+    """Return the plan of the process that would load the model. That of a worker counts nothing of this process."""
     _warn_of_type(path, request)
-    if not request.options.isolated:
-        return make_plan(path, request)
-    from .worker.remote import plan_in_worker
-
-    return plan_in_worker(path, request)
+    plan: Plan = _in_worker(path, request, around=False) if request.options.isolated else make_plan(path, request)
+    return plan
 
 
 def survey_for(path: Path, request: Request) -> Survey:
     """Return the plan, what limits it, and what else would fit."""
     _warn_of_type(path, request)
-    if not request.options.isolated:
-        return make_survey(path, request)
-    from .worker.remote import survey_in_worker
+    survey: Survey = _in_worker(path, request, around=True) if request.options.isolated else make_survey(path, request)
+    return survey
 
-    return survey_in_worker(path, request)
+
+def _in_worker(path: Path, request: Request, *, around: bool) -> Any:
+    from .worker.pipe_messages import Estimate, pack
+    from .worker.worker_process import Worker
+
+    estimate = Estimate(path, pack(request), around)
+    with closing(Worker(request.options.servers)) as worker:
+        return worker.ask(estimate)
 
 
 def _warn_of_type(path: Path, request: Request) -> None:

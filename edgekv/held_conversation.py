@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from .errors import SessionError
-from .loop.conversation_client import Conversation
+from .loop.conversation_client import ConversationClient
 from .loop.engine_client import Engine
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class HeldConversation:
 
     _ended = True  # until it was made
 
-    def __init__(self, engine: Engine, conversation: Conversation, start: Snapshot | None = None) -> None:
+    def __init__(self, engine: Engine, conversation: ConversationClient, start: Snapshot | None = None) -> None:
         """Hold a conversation. start: a snapshot that it begins with at its first use"""
         self._engine = engine
         self._conversation = conversation
@@ -42,7 +42,7 @@ class HeldConversation:
         self._user: weakref.ref[_User] | None = None  # the call that has it to itself, as long as that lives
 
     @contextmanager
-    def alone(self) -> Iterator[Conversation]:
+    def alone(self) -> Iterator[ConversationClient]:
         """Yield the conversation to one user at a time. Raises SessionError while another user has it."""
         user = _User()
         with self._users:
@@ -91,13 +91,13 @@ class HeldConversation:
         if not self._ended:
             self._conversation.drop()
 
-    def _live(self) -> Conversation:
+    def _live(self) -> ConversationClient:
         """Return the conversation. Raises SessionError if the session is closed."""
         if self.closed:
             raise SessionError("this session is closed; open another with Runtime.session()")
         return self._conversation
 
-    def _begun(self) -> Conversation:
+    def _begun(self) -> ConversationClient:
         """Return the conversation, restored from `start` at the first use."""
         conversation = self._live()
         if self._start is not None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from .arguments import path_of
 from .binding.model import Context, Model, header_for
@@ -48,12 +48,12 @@ class OpenModel:
         """
         self._check_open()
         check_text(text)
-        return self._engine.tokenize(text, begin, special)
+        return cast("list[int]", self._engine.call("tokenize", text, begin, special))
 
     def text_of(self, tokens: Sequence[int]) -> str:
         """Return the text of token ids. Raises InputError for a value that is no id of the vocabulary."""
         self._check_open()
-        return self._engine.text_of(token_ids(tokens, least=0))
+        return cast(str, self._engine.call("text_of", token_ids(tokens, least=0)))
 
     def pieces_of(self, tokens: Sequence[int]) -> list[bytes]:
         """Return the bytes of each token id: a part of a character, perhaps; of a control token its name.
@@ -61,13 +61,13 @@ class OpenModel:
         Raises InputError as `text_of` does.
         """
         self._check_open()
-        return self._engine.pieces_of(token_ids(tokens, least=0))
+        return cast("list[bytes]", self._engine.call("pieces_of", token_ids(tokens, least=0)))
 
     def count_tokens(self, history: History, *, tools: Sequence[Mapping[str, Any]] = ()) -> int:
         """Return the number of tokens of a history; arguments and errors as for `Session.continue_from`."""
         self._check_open()
         with rereadable_request(replace(request_of(history), tools=tool_use_of(tools))) as request:
-            return self._engine.count(request)
+            return cast(int, self._engine.call("count", request))
 
     def prompt_text(self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """Return the text that messages are read as, in the chat template's words. Arguments as for `count_tokens`.
@@ -76,7 +76,7 @@ class OpenModel:
         """
         self._check_open()
         with rereadable_request(replace(request_of(messages), tools=tool_use_of(tools))) as request:
-            return self._engine.prompt_text(request)
+            return cast(str, self._engine.call("prompt_text", request))
 
     @contextmanager
     def stored(
@@ -102,21 +102,20 @@ class OpenModel:
         request = replace(request_of(history), tools=tool_use_of(tools, tool_choice, parallel_tool_calls))
         with rereadable_request(request) as request:
             question = question_of(request)
-            number, n_opening = self._engine.store_history(
-                request, None if folder is None else os.path.abspath(path_of("folder", folder))
-            )
+            place = None if folder is None else os.path.abspath(path_of("folder", folder))
+            number, n_opening = self._engine.call("store_history", request, place)
         try:
             yield StoredHistory(
                 replace(request, stored=number, question=question, content=(), roles=(), calls=(), tokens=()), n_opening
             )
         finally:
             if not self.closed:
-                self._engine.forget_history(number)
+                self._engine.call("forget_history", number)
 
     def reply_opening(self) -> str:
         """Return the text that the chat template puts before a reply; "" if the model has no usable template."""
         self._check_open()
-        return self._engine.reply_opening()
+        return cast(str, self._engine.call("reply_opening"))
 
     @property
     def model(self) -> Model:

@@ -12,14 +12,14 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, ClassVar, NoReturn
+from typing import TYPE_CHECKING, ClassVar, NoReturn, cast
 
 from .arguments import check_flag, check_names, path_of, shown
 from .conversations.snapshot import Snapshot
 from .engines import open_engine, plan_for, survey_for
 from .errors import CeilingError, ConfigError, EdgeKVError, ModelNotFoundError, SessionError, SessionFileError
 from .generation.request import Logging, check_text
-from .loop.conversation_client import Conversation
+from .loop.conversation_client import ConversationClient
 from .memory.code_pages import lock_code
 from .memory.pressure import system_pressure
 from .memory.sizes import MIB, check_ceiling, format_size
@@ -184,11 +184,11 @@ class Runtime(OtherNames, OpenModel):
         if not isinstance(instead_of, Session) or not instead_of.is_of(self._engine):
             raise SessionError("the session in instead_of is of another runtime; load the file in that one")
         with instead_of.alone() as conversation:
-            n_past = conversation.n_past
+            n_past = conversation.look("n_past")
             try:
                 session = self._opened(load(conversation), kept_in=kept_in)
             except BaseException:
-                if conversation.n_past != n_past:
+                if conversation.look("n_past") != n_past:
                     instead_of.close()  # its cells are gone: a file that was found sound failed later, or Ctrl-C came
                 raise
         instead_of.close()
@@ -202,7 +202,7 @@ class Runtime(OtherNames, OpenModel):
         self._check_open()
         path = Path(os.path.abspath(path_of("folder", folder)))
         try:
-            self._engine.keep_beginnings(path)
+            self._engine.call("keep_beginnings", path)
         except OSError as error:
             raise SessionFileError(
                 f"folder={str(path)!r} cannot be used: {error.strerror or error}; name one that can be written to"
@@ -212,16 +212,16 @@ class Runtime(OtherNames, OpenModel):
     def n_kept_bytes(self) -> int:
         """Bytes that were written to keep sessions and beginnings, without rows."""
         self._check_open()
-        return self._engine.n_kept_bytes
+        return cast(int, self._engine.call("n_kept_bytes"))
 
     @property
     def keeps_sessions(self) -> bool:
         """True if `Session.keep` works: there is an archive, and the model needs no more than its rows to go on."""
         self._check_open()
-        return self._engine.keeps_sessions
+        return cast(bool, self._engine.call("keeps_sessions"))
 
     def _opened(
-        self, conversation: Conversation, start: Snapshot | None = None, kept_in: Path | None = None
+        self, conversation: ConversationClient, start: Snapshot | None = None, kept_in: Path | None = None
     ) -> Session:
         return Session(self._engine, conversation, start, able_to_focus=self.options.focus, kept_in=kept_in)
 
@@ -314,7 +314,7 @@ class Runtime(OtherNames, OpenModel):
     def ledger(self) -> tuple[LedgerEntry, ...]:
         """Entries of all owners of memory, by the names of `edgekv plan` (docs/moving-ceiling.md)."""
         self._check_open()
-        return self._engine.entries()
+        return cast("tuple[LedgerEntry, ...]", self._engine.call("entries"))
 
     def close(self) -> None:
         """Free the model and its cells. Open sessions end with it; a reply that is under way is cancelled first."""

@@ -33,7 +33,7 @@ from .generation.request import (
     question_to_read_with,
     reply_fields,
 )
-from .loop.conversation_client import Conversation
+from .loop.conversation_client import ConversationClient
 from .loop.engine_client import Engine
 from .loop.reply_methods import in_asyncio, whole, whole_in_asyncio
 from .loop.reply_pieces import Blocks, Events, ReplyPieces
@@ -79,7 +79,7 @@ class Session(SessionRecord, OtherNames):
     def __init__(
         self,
         engine: Engine,
-        conversation: Conversation,
+        conversation: ConversationClient,
         start: Snapshot | None = None,
         *,
         able_to_focus: bool,
@@ -367,7 +367,7 @@ class Session(SessionRecord, OtherNames):
         request = request_of(history)
         request = replace(request, tools=request.tools or tool_use_of(tools))
         with rereadable_request(request) as request, self.alone():
-            return self._begun().common_prefix_length(request)
+            return cast(int, self._begun().call("common_prefix_length", request))
 
     def rewind(self, n_tokens: int, *, other_draws: bool = False, progress: ProgressCallback | None = None) -> None:
         """Go back to the first `n_tokens` tokens that were read and generated; needs a session with history=True.
@@ -396,7 +396,7 @@ class Session(SessionRecord, OtherNames):
         bring the process over its ceiling.
         """
         with self.alone():
-            return self._begun().snapshot()
+            return cast(Snapshot, self._begun().call("snapshot"))
 
     def fork(self) -> Session:
         """Return a session that begins with everything that this one has read and said; both go on by themselves.
@@ -432,7 +432,7 @@ class Session(SessionRecord, OtherNames):
         Raises SessionFileError if it cannot be written, and SessionError while the session is answering.
         """
         with self.alone():
-            self._begun().save(Path(os.path.abspath(path_of("path", path))), archive)
+            self._begun().call("save", Path(os.path.abspath(path_of("path", path))), archive)
 
     def keep(self, path: str | os.PathLike[str]) -> None:
         """Append the session to a new folder from now on, as it grows, so that it survives a kill (docs/sessions.md).
@@ -446,12 +446,12 @@ class Session(SessionRecord, OtherNames):
         folder = Path(os.path.abspath(path_of("path", path)))
         with self.alone():
             conversation = self._begun()
-            if not self._engine.keeps_sessions:
+            if not self._engine.call("keeps_sessions"):
                 raise ConfigError(
                     "a session is kept with the rows of its tokens, and this runtime has no archive, or the model "
                     "needs more than rows; open one with archive=..., or write the session whole with save"
                 )
-            conversation.keep(folder)
+            conversation.call("keep", folder)
         self._kept_in = folder
 
     @property

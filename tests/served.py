@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from edgekv.loop.conversation_client import Conversation
+from edgekv.loop.conversation_client import ConversationClient
 from edgekv.loop.engine_client import Engine
 
-begin = Conversation.__init__
+begin = ConversationClient.__init__
 
 
 def begin_and_note(conversation, engine, number, system):
@@ -25,7 +25,7 @@ def behind(name):
     return property(look)
 
 
-Conversation.__init__ = begin_and_note
+ConversationClient.__init__ = begin_and_note
 for name in ("state", "_prompts", "_swapped_in"):
-    setattr(Conversation, name, behind(name))
+    setattr(ConversationClient, name, behind(name))
 Engine.slots = property(lambda engine: engine.channel.loop.engine.slots)

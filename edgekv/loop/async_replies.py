@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from edgekv.errors import EdgeKVError
 
-from .loop_channel import Answered
+from .loop_channel import Mailbox
 from .reply_pieces import Blocks, Events
 
 
@@ -40,7 +40,7 @@ class _AwaitedReply:
 
     def __init__(self, events: Events) -> None:
         self._events = events
-        self._awaited: Answered | Future[str | Answered | Blocks | None] | None = None
+        self._awaited: Mailbox | Future[str | Mailbox | Blocks | None] | None = None
         self._thread: ThreadPoolExecutor | None = None
 
     async def next(self) -> str | None:
@@ -61,7 +61,7 @@ class _AwaitedReply:
             self._thread.submit(self._events.close)
             self._thread.shutdown(wait=False)
 
-    def _take(self) -> str | Answered | Blocks | None:
+    def _take(self) -> str | Mailbox | Blocks | None:
         """Return the next event, for which nothing has to be waited; None = there are no more."""
         awaited, self._awaited = self._awaited, None
         if not isinstance(awaited, Future):
@@ -71,13 +71,13 @@ class _AwaitedReply:
             self._thread = None
         return awaited.result()
 
-    def _in_thread(self) -> Future[str | Answered | Blocks | None]:
+    def _in_thread(self) -> Future[str | Mailbox | Blocks | None]:
         """Have a thread take the next event."""
         self._thread = ThreadPoolExecutor(1, "edgekv-reply")
         return self._thread.submit(next, self._events, None)
 
 
-async def _there(awaited: Answered | Future[str | Answered | Blocks | None]) -> None:
+async def _there(awaited: Mailbox | Future[str | Mailbox | Blocks | None]) -> None:
     """Wait until an answer or a result is there. It may come after the event loop has ended."""
     loop = asyncio.get_running_loop()
     is_there = asyncio.Event()

@@ -8,20 +8,15 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
-from edgekv.conversations.coverage import Coverage
 from edgekv.conversations.snapshot import Snapshot
 from edgekv.errors import EdgeKVError, SessionError, WorkerError
 from edgekv.generation.request import GenerationRequest, Progress, ProgressCallback, RewindRequest
 from edgekv.generation.stats import Stats
 from edgekv.planning.plan import Plan
-from edgekv.store.log import Turn
 
-from .loop_channel import Answered, Channel
+from .loop_channel import Channel, Mailbox
 from .loop_messages import Abort, Call, Cancel, Close, Ended, Next, Reply
 
 
@@ -35,11 +30,11 @@ class OpenEngine(Protocol):
     def new_number(self) -> int:
         """Return a number for a conversation or a reply."""
 
-    def note(self, conversation: Conversation) -> None:
+    def note(self, conversation: ConversationClient) -> None:
         """Note a conversation, which is cancelled if the engine is closed."""
 
 
-class Conversation:
+class ConversationClient:
     """One session's prompts and replies, and the cells that hold them. Its engine must be open.
 
     system: the system message, which is never evicted; None = there is none
@@ -53,7 +48,7 @@ class Conversation:
         self._engine = engine
         self._stats = Stats()
         engine.note(self)
-        self._aborted: Answered | None = None  # takes the end of a reply that was left
+        self._aborted: Mailbox | None = None  # takes the end of a reply that was left
 
     @property
     def stats(self) -> Stats:
@@ -66,7 +61,7 @@ class Conversation:
         request: GenerationRequest | RewindRequest,
         progress: ProgressCallback | None,
         client: int | None = None,
-    ) -> Generator[str | Answered, None, None]:
+    ) -> Generator[str | Mailbox, None, None]:
         """Read a prompt and yield the text of its reply in pieces; works only while it is iterated.
 
         Once `cancelled` is set, it ends at the next block or token. Raises InputError or SessionError before anything
@@ -126,66 +121,23 @@ class Conversation:
         if not self._engine.closed:
             self._engine.channel.post(Cancel(self.number))
 
-    def snapshot(self) -> Snapshot:
-        """Copy the whole state. Raises CeilingError if the copy has no room; no reply may be under way."""
-        return cast(Snapshot, self._call("snapshot"))
-
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to a snapshot. Raises SessionError for another runtime's or system message's, or without a log."""
         if self._engine.channel.worker_pid is not None:
-            self._call("check_room", snapshot.nbytes)
-        self._call("restore", snapshot)
+            self.call("check_room", snapshot.nbytes)
+        self.call("restore", snapshot)
 
-    def turns(self, first: int, n: int) -> list[Turn]:
-        """Return at most n turns of the log from turn `first` on. Raises SessionError if there is no log."""
-        return cast(list[Turn], self._call("turns", first, n))
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Return the result of a method of the loop's conversation, or a property that needs the loop.
 
-    def pieces(self, start: int, stop: int, control: bool) -> list[bytes]:
-        """Return the bytes of each token in [start, stop) of the log. control: with the names of control tokens"""
-        return cast(list[bytes], self._call("pieces", start, stop, control))
-
-    def common_prefix_length(self, request: GenerationRequest) -> int:
-        """Return the length of the longest common prefix of a history and the log.
-
-        Raises the errors that `reply` raises before it reads a token.
+        Raises its errors. No reply may be under way if the method needs the cells.
         """
-        return cast(int, self._call("common_prefix_length", request))
+        return self._engine.channel.ask(Call(self.number, name, arguments))
 
-    @property
-    def n_logged(self) -> int:
-        """Tokens of the log, and generated tokens that are not fed yet. Raises SessionError if there is no log."""
-        return cast(int, self._call("n_logged"))
-
-    def save(self, path: Path, archive: bool) -> None:
-        """Write the whole state to a file, by an absolute path. Raises SessionFileError; no reply may be under way."""
-        self._call("save", path, archive)
-
-    def keep(self, path: Path) -> None:
-        """Append the conversation to a folder, by an absolute path, from now on. No reply may be under way.
-
-        Raises SessionFileError if the folder cannot be made, and SessionError without a history.
-        """
-        self._call("keep", path)
-
-    @property
-    def n_past(self) -> int:
-        """Tokens read and generated so far, as of the end of the last call, piece or block."""
-        return cast(int, self._look("n_past"))
-
-    @property
-    def n_cells(self) -> int:
-        """Cells used per head, as of then."""
-        return cast(int, self._look("n_cells"))
-
-    @property
-    def n_recallable(self) -> int:
-        """Tokens with archived rows and no cell, on average over heads, as of the end of the last call."""
-        return cast(int, self._look("n_recallable"))
-
-    @property
-    def n_exceeded(self) -> int:
-        """Number of checks that found the process over its ceiling."""
-        return cast(int, self._look("n_exceeded"))
+    def look(self, name: str) -> Any:
+        """Return a property of the loop's conversation, as of the end of the last call, piece or block."""
+        self._await_end()
+        return self._engine.channel.look(self.number, name)
 
     def close(self) -> None:
         """Have the loop forget it, in any state, and wait for that; a callback of the loop does not wait."""
@@ -202,18 +154,6 @@ class Conversation:
         if not self._engine.closed and not sys.is_finalizing():
             self._engine.channel.post(Close(self.number))
 
-    def kept_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
-        """True positions of the tokens that one (layer, KV head) still holds, (n,) ascending; means hold none."""
-        return cast("npt.NDArray[np.int32]", self._call("kept_positions", layer, head))
-
-    def coverage(self) -> Coverage:
-        """Return the coverage: the number of heads that hold each token."""
-        return cast(Coverage, self._call("coverage"))
-
-    def budgets(self) -> list[list[int]]:
-        """Cells that the last eviction left, per layer and head; 0 before the first one."""
-        return cast(list[list[int]], self._call("budgets"))
-
     def _await_end(self) -> None:
         """Wait until a reply that was left has ended, and take its figures."""
         while (aborted := self._aborted) is not None:
@@ -223,18 +163,11 @@ class Conversation:
                     self._stats = part.stats
             self._aborted = None
 
-    def _look(self, name: str) -> Any:
-        self._await_end()
-        return self._engine.channel.look(self.number, name)
-
-    def _call(self, name: str, *arguments: Any) -> Any:
-        return self._engine.channel.ask(Call(self.number, name, arguments))
-
 
 class _Left:
     """Ends a reply in the loop when its client is gone, even if an interrupt ended the client."""
 
-    def __init__(self, conversation: Conversation, number: int) -> None:
+    def __init__(self, conversation: ConversationClient, number: int) -> None:
         self.is_over = False
         self._conversation = conversation
         self._number = number

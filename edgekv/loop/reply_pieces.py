@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 from edgekv.generation.stats import Stats
 from edgekv.other_names import PIECES, OtherNames
 
-from .loop_channel import Answered
+from .loop_channel import Mailbox
 
 
 class Blocks(enum.Enum):
@@ -19,7 +19,7 @@ class Blocks(enum.Enum):
 
 
 # pieces; the box of an answer that is waited for next; a warning of other waits. They return the figures of the reply
-Events: TypeAlias = Generator[str | Answered | Blocks, None, Stats]
+Events: TypeAlias = Generator[str | Mailbox | Blocks, None, Stats]
 
 
 class ReplyPieces(Generator[str, None, Stats], OtherNames):

@@ -15,8 +15,8 @@ from edgekv.cells.loaded_model import LoadedModel
 from edgekv.errors import SessionError
 
 from .loop import Loop
+from .loop_channel import Mailbox
 from .loop_messages import CLOSED, Raised, Stop
-from .mailbox import Mailbox
 from .open_reply import Post
 
 DROP_S = 1.0  # the most that a finalizer waits for a step under way

@@ -13,7 +13,7 @@ from functools import partial
 from edgekv.api.api_errors import ApiError
 from edgekv.api.reply_request import Ended, Event, Piece, PromptProgress, ReplyRequest, Usage
 from edgekv.api.request_bytes import request_bytes
-from edgekv.loop.loop_channel import Answered
+from edgekv.loop.loop_channel import Mailbox
 
 from .admission import MemoryBudget, logprob_bytes
 from .cancel_flag import CancelFlag
@@ -30,8 +30,8 @@ class Running:
     answering, awaited: the work on it, and the answer that this waits for, in the thread of the queue
     """
 
-    answering: Iterator[Answered]
-    awaited: Answered | None = None
+    answering: Iterator[Mailbox]
+    awaited: Mailbox | None = None
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from edgekv.api.api_errors import RETRY_S, ApiError, api_error_of
 from edgekv.api.reply_request import Event, ReplyRequest, Usage
 from edgekv.counting import counted
 from edgekv.errors import EdgeKVError
-from edgekv.loop.loop_channel import Answered
+from edgekv.loop.loop_channel import Mailbox
 
 from .admission import MemoryBudget
 from .cancel_flag import CancelFlag
@@ -22,7 +22,7 @@ from .spill import texts_in_files
 
 log = logging.getLogger("edgekv.server")
 
-AnswerCallback = Callable[[ReplyRequest, Callable[[Event | ApiError], None], CancelFlag], Iterator[Answered]]
+AnswerCallback = Callable[[ReplyRequest, Callable[[Event | ApiError], None], CancelFlag], Iterator[Mailbox]]
 
 
 class RequestQueue:
@@ -61,7 +61,7 @@ class RequestQueue:
         self._waiting: deque[Running] = deque()
         self._answered: list[Running] = []
         self._stopped = False
-        self._told: SimpleQueue[tuple[Running, Answered] | None] = SimpleQueue()  # answers; None = look at the lists
+        self._told: SimpleQueue[tuple[Running, Mailbox] | None] = SimpleQueue()  # answers; None = look at the lists
         self._thread = threading.Thread(target=self._serve, name="edgekv-requests", daemon=True)
         self._thread.start()
 
@@ -140,7 +140,7 @@ class RequestQueue:
         if awaited is not None:
             awaited.notify(lambda: self._told.put((running, awaited)))
 
-    def _answering(self, running: Running) -> Iterator[Answered]:
+    def _answering(self, running: Running) -> Iterator[Mailbox]:
         running.begun_s = time.monotonic()
         try:
             with texts_in_files(running.request) as request:

@@ -14,8 +14,7 @@ import edgekv
 from edgekv.api.api_errors import ApiError, api_error_of
 from edgekv.api.reply_request import Ended, Event, ReplyRequest
 from edgekv.conversations.history import StoredHistory
-from edgekv.loop.loop_channel import Answered
-from edgekv.loop.mailbox import Mailbox
+from edgekv.loop.loop_channel import Mailbox
 from edgekv.planning.native_request import most_cells
 from edgekv.runtime import LEAST
 
@@ -106,7 +105,7 @@ class SessionPool:
 
     def answer(
         self, request: ReplyRequest, emit: Callable[[Event | ApiError], None], stop: CancelFlag
-    ) -> Iterator[Answered]:
+    ) -> Iterator[Mailbox]:
         """Answer a request; call `emit` with the events. Raises ApiError and EdgeKVError.
 
         Yields each answer of the loop, or of another request, before it waits for it.
@@ -124,7 +123,7 @@ class SessionPool:
             with suppress(edgekv.EdgeKVError):  # the next request tries again, and says why it fails
                 self._open()
 
-    def _answer(self, request: ReplyRequest, emit: Callable[[Event], None], stop: CancelFlag) -> Iterator[Answered]:
+    def _answer(self, request: ReplyRequest, emit: Callable[[Event], None], stop: CancelFlag) -> Iterator[Mailbox]:
         if stop:
             return
         with self.replier.stored(request, self._swap_dir) as history:
@@ -180,7 +179,7 @@ class SessionPool:
         for box in told:
             box.put(None)
 
-    def _until_none_is_cancelled(self) -> Iterator[Answered]:
+    def _until_none_is_cancelled(self) -> Iterator[Mailbox]:
         """Wait for sessions whose request was cancelled: a client that stops a reply often asks for another one."""
         while (box := self._box_if_cancelled()) is not None:
             yield box

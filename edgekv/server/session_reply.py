@@ -25,14 +25,14 @@ from edgekv.api.reply_request import (
 from edgekv.conversations.history import History, StoredHistory
 from edgekv.generation.reasoning import ReasoningSplitter, opens_reasoning
 from edgekv.generation.stats import Stats
-from edgekv.loop.loop_channel import Answered
+from edgekv.loop.loop_channel import Mailbox
 from edgekv.loop.reply_pieces import Blocks
 from edgekv.prompt.infill import Infill
 from edgekv.prompt.text import read_text
 
 from .cancel_flag import CancelFlag
 
-Waited: TypeAlias = Answered | Blocks  # what a reply waits for before its next piece
+Waited: TypeAlias = Mailbox | Blocks  # what a reply waits for before its next piece
 
 log = logging.getLogger("edgekv.server")
 
@@ -83,7 +83,7 @@ class Replier:
         emit: Callable[[Event], None],
         stop: CancelFlag,
         n_shared: int | None = None,
-    ) -> Iterator[Answered]:
+    ) -> Iterator[Mailbox]:
         """Have a session answer a request; call `emit` with the events. Raises EdgeKVError.
 
         Yields each answer of the loop before it waits for it.

@@ -1,7 +1,6 @@
 """The loop in a process of its own: the host survives its death.
 
-    in the host      remote          opens a runtime's engine in a worker, or plans in one
-                     worker_process  Worker: starts the process, carries messages to it, watches it, ends it
+    in the host      worker_process  Worker: starts the process, carries messages to it, watches it, ends it
     between them     pipe_messages   the messages and their answers as bytes
                      channel         the pipes that carry them
     in the worker    worker_main     runs a Loop

@@ -16,8 +16,8 @@ from typing import Any
 
 from edgekv.addresses import Server
 from edgekv.errors import ConfigError, SessionError, WorkerError
+from edgekv.loop.loop_channel import Mailbox
 from edgekv.loop.loop_messages import CLOSED, Call, Raised
-from edgekv.loop.mailbox import Mailbox
 from edgekv.memory.process import is_stopped
 
 from . import frozen

@@ -74,7 +74,7 @@ def test_the_probe_is_what_is_fed_next(tiny_model, text):
         n_read = session.n_past
         "".join(session.chat(QUESTION.text, max_tokens=1))
         with session.alone() as conversation:
-            fed = b"".join(conversation.pieces(n_read, session.n_past, True))
+            fed = b"".join(conversation.call("pieces", n_read, session.n_past, True))
         tokens = oracle.probe_tokens(runtime, QUESTION)
         assert b"".join(runtime.model.piece(token, special=True) for token in tokens) == fed + b"sea"
 

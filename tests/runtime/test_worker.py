@@ -23,8 +23,8 @@ from command import words
 from waiting import until
 
 import edgekv
+from edgekv.loop.loop_channel import Mailbox
 from edgekv.loop.loop_messages import Close
-from edgekv.loop.mailbox import Mailbox
 from edgekv.planning import estimate
 from edgekv.worker import worker_process
 

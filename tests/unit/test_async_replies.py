@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from edgekv.loop.async_replies import async_pieces
-from edgekv.loop.mailbox import Mailbox
+from edgekv.loop.loop_channel import Mailbox
 from edgekv.loop.reply_pieces import Blocks
 
 LIMIT_S = 100  # a thread that is held goes on then

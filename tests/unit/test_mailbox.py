@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from edgekv.errors import SessionError
+from edgekv.loop.loop_channel import Mailbox
 from edgekv.loop.loop_messages import Raised
-from edgekv.loop.mailbox import Mailbox
 
 
 @pytest.mark.parametrize("is_there", [False, True])
