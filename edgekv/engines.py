@@ -9,7 +9,7 @@ from typing import Any
 
 from .conversations.local_engine import LocalEngine
 from .conversations.snapshot import new_mark
-from .loop.engine_client import Engine
+from .loop.clients import Engine
 from .loop.loop import Loop
 from .loop.thread import LoopThread
 from .models.header import read_header

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from .errors import SessionError
-from .loop.conversation_client import ConversationClient
-from .loop.engine_client import Engine
+from .loop.clients import ConversationClient, Engine
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -16,7 +16,7 @@ from .cells.memory_guard import MemoryGuard
 from .conversations.history import History, StoredHistory, question_of, request_of, rereadable_request, token_ids
 from .errors import ConfigError, SessionError
 from .generation.request import check_text
-from .loop.engine_client import Engine
+from .loop.clients import Engine
 from .models.header import Header
 from .options import Options
 from .planning.plan import Plan
@@ -151,7 +151,7 @@ class OpenModel:
         return self._local().guard
 
     def _local(self) -> LoadedModel:
-        loaded = self._engine.loaded
+        loaded = self._engine.channel.loaded
         if loaded is None:
             raise ConfigError("isolated=True keeps model and cells in another process; open the runtime without it")
         return loaded
@@ -159,12 +159,12 @@ class OpenModel:
     @property
     def worker_pid(self) -> int | None:
         """The process id of an isolated runtime's worker; None = the model is in this process."""
-        return self._engine.worker_pid
+        return self._engine.channel.worker_pid
 
     @property
     def alive(self) -> bool:
         """False once an isolated runtime's worker has ended: its next use raises WorkerError."""
-        return self._engine.alive
+        return self._engine.channel.alive
 
     def _check_open(self) -> None:
         if self.closed:

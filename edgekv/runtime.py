@@ -19,7 +19,7 @@ from .conversations.snapshot import Snapshot
 from .engines import open_engine, plan_for, survey_for
 from .errors import CeilingError, ConfigError, EdgeKVError, ModelNotFoundError, SessionError, SessionFileError
 from .generation.request import Logging, check_text
-from .loop.conversation_client import ConversationClient
+from .loop.clients import ConversationClient
 from .memory.code_pages import lock_code
 from .memory.pressure import system_pressure
 from .memory.sizes import MIB, check_ceiling, format_size

@@ -33,8 +33,7 @@ from .generation.request import (
     question_to_read_with,
     reply_fields,
 )
-from .loop.conversation_client import ConversationClient
-from .loop.engine_client import Engine
+from .loop.clients import ConversationClient, Engine
 from .loop.reply_methods import in_asyncio, whole, whole_in_asyncio
 from .loop.reply_pieces import Blocks, Events, ReplyPieces
 from .other_names import SESSION, OtherNames
@@ -516,7 +515,7 @@ class Session(SessionRecord, OtherNames):
         prepares = isinstance(request, GenerationRequest) and (
             request.follows_grammar or any(isinstance(part, Path) for part in request.content)
         )
-        return prepares or self._start is not None or self._engine.worker_pid is not None
+        return prepares or self._start is not None or self._engine.channel.worker_pid is not None
 
 
 def _content(files: Sequence[os.PathLike[str]], text: str) -> tuple[str | Path, ...]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from edgekv.loop.conversation_client import ConversationClient
-from edgekv.loop.engine_client import Engine
+from edgekv.loop.clients import ConversationClient, Engine
 
 begin = ConversationClient.__init__
 
@@ -11,7 +10,7 @@ begin = ConversationClient.__init__
 def begin_and_note(conversation, engine, number, system):
     """Note the conversation that the loop of this process serves by the same number, which it forgets at its end."""
     begin(conversation, engine, number, system)
-    if engine.worker_pid is None:
+    if engine.channel.worker_pid is None:
         conversation.served = engine.channel.loop.conversation(number)
 
 

@@ -59,9 +59,9 @@ class CacheSlots:
         started = time.perf_counter()
         if sequence.lost:
             raise sequence.evicted()
-        switches = sequence.n_past > 0 or all(it.owner is not None for it in self._block_loops)
+        is_switch = sequence.n_past > 0 or all(it.owner is not None for it in self._block_loops)
         self._swap_in(sequence, self._emptied_for(sequence))
-        if switches:
+        if is_switch:  # a new sequence takes free cells without one
             sequence.work.switch_s += time.perf_counter() - started
 
     def claim(

@@ -31,7 +31,7 @@ from .conversation import Conversation
 from .history import check_ids
 from .history_prompt import HistoryPrompt, history_prompt
 from .kept_beginnings import KeptBeginnings
-from .kept_loading import KeptContents
+from .kept_session import KeptContents
 from .sequence_state import SequenceState
 from .session_file import load_log, load_session
 from .session_history import SessionHistory

@@ -15,7 +15,7 @@ from edgekv.store.kept_folder import is_kept, newest, open_journal
 from edgekv.store.log import TokenLog, joined
 from edgekv.store.snapshot_file import open_snapshot_file
 
-from .kept_loading import read_log
+from .kept_session import read_log
 from .session_codec import said_of
 from .session_file import fill_log
 

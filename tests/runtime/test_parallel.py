@@ -325,7 +325,7 @@ LONG = {"max_tokens": 60, "sampling": GREEDY, "allow_loops": True}
 
 def watch(runtime, watcher):
     """Give a watcher whatever is fed in any slot."""
-    for loop in runtime._engine.loaded.block_loops:
+    for loop in runtime._engine.channel.loaded.block_loops:
         loop.watch = watcher
 
 
@@ -355,7 +355,7 @@ def test_a_draft_is_dropped_when_another_session_steps(open_parallel, foreseen, 
         assert a.stats.drafted_tokens == 0
     with open_parallel(policy=policy, prompt_lookup="on") as rt, rt.session() as a, rt.session() as b:
         pieces, said = a.chat(words(40), **LONG), []
-        while len(said) < 10 or not any(loop._speculation.draft for loop in rt._engine.loaded.block_loops):
+        while len(said) < 10 or not any(loop._speculation.draft for loop in rt._engine.channel.loaded.block_loops):
             said.append(next(pieces))
         others = b.chat("Hi", **LONG)
         said_by_b = [next(others) for _ in range(5)]

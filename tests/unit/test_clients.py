@@ -7,9 +7,9 @@ import re
 
 from edgekv import open_model, runtime, session, session_record
 from edgekv.conversations import conversation, local_engine
-from edgekv.loop import conversation_client, engine_client, loop_messages
+from edgekv.loop import clients, loop_messages
 
-ASKING = (open_model, runtime, session, session_record, conversation_client, engine_client)
+ASKING = (open_model, runtime, session, session_record, clients)
 
 
 def test_what_is_asked_for_by_name_exists():
