@@ -67,7 +67,6 @@ class Conversation:
         self._slots = slots
         self._system = system
         self._prompts = PromptReader(loaded, state, system, stored, slots, self.cancelled)
-        self._generator = ReplyGenerator(loaded, self._swapped_in, self.cancelled, state)
         if begun is not None:
             state.set(begun)
             self._swapped_in()
@@ -266,7 +265,8 @@ class Conversation:
         if request.kind in BEGINNINGS:
             stats.finish_reason = "read"
             return
-        pieces = self._generator.pieces(request, matcher, reader, stats)
+        generator = ReplyGenerator(loaded, self._swapped_in, self.cancelled, self.state)
+        pieces = generator.pieces(request, matcher, reader, stats)
         # others may feed between two pieces, so the first token is drawn before those of the prompt are given
         yield from pieces if told is None else after(told.pieces(), pieces)
 

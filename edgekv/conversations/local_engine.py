@@ -180,7 +180,7 @@ class LocalEngine:
     def _new_state(self, history: SessionHistory | None) -> Iterator[SequenceState]:
         """Yield a new state, which is released if the block fails."""
         archive = None if self._archives is None else self._archives.new()
-        state = SequenceState(self.loaded.block_loop, history, archive)
+        state = SequenceState(self.loaded.block_loops[0], history, archive)
         self._states.add(state)
         try:
             yield state

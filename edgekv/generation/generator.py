@@ -49,7 +49,7 @@ class TokenState(Protocol):
 
 
 class ReplyGenerator:
-    """Generates replies.
+    """Generates a reply.
 
     swapped_in: swaps the conversation in, whose cells others may have had since the last token; returns its block loop
     cancelled: ends a reply after the next token

@@ -31,7 +31,7 @@ from .loop_messages import (
     Stop,
 )
 from .open_reply import OpenReply, Post
-from .replies import Replies, close_events
+from .replies import Replies, close_events, say
 from .slot_turns import InLine, Turns
 
 
@@ -300,6 +300,6 @@ class Loop:
         self.engine.close()
         for reply in self._replies.by_number.values():
             close_events(reply)
-            reply.say(Raised(SessionError(CLOSED)))
+            say(reply, Raised(SessionError(CLOSED)))
         if self._stop is not None:
             self._stop.answer(None)

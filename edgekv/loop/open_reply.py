@@ -59,9 +59,3 @@ class OpenReply:
     def is_paused(self) -> bool:
         """True if its client has a piece, and has not asked for the next one."""
         return self.answer is None and self.feed is None and not self.is_ready and self.ended is None
-
-    def say(self, answer: object) -> None:
-        """Answer the client, if it waits."""
-        told, self.answer = self.answer, None
-        if told is not None:
-            told(answer)

@@ -95,7 +95,7 @@ class Replies:
         self._turns.end(reply)
         if reply.answer is not None:
             del self.by_number[reply.number]
-            reply.say(reply.ended)
+            say(reply, reply.ended)
             self._turns.note_answer(reply.client)
         self._ended(reply)
 
@@ -156,10 +156,17 @@ class Replies:
             self.reporting.append(reply)
             reply.is_ready = not reply.reports
             if reply.reports:
-                reply.say(event)
+                say(reply, event)
         else:
             reply.paused_since = self._clock()
-            reply.say(event)
+            say(reply, event)
+
+
+def say(reply: OpenReply, answer: object) -> None:
+    """Answer the client of a reply, if it waits."""
+    told, reply.answer = reply.answer, None
+    if told is not None:
+        told(answer)
 
 
 def close_events(reply: OpenReply) -> BaseException | None:
