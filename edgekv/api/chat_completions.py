@@ -11,7 +11,7 @@ from edgekv.generation.logprobs import Packed
 
 from .api_errors import ApiError, unsupported
 from .body import Body, Whole
-from .endpoint import Endpoint, Query, Work, token_count
+from .endpoint import Endpoint, Query, QueryWork, token_count
 from .functions import FunctionFields, function_call_field
 from .json_stream import Parts, progress_comment
 from .message_parts import missing
@@ -205,14 +205,14 @@ def _read(body: TemplateBody) -> tuple[tuple[Mapping[str, Any], ...], tuple[dict
     return messages, tuple(body.tools or ())
 
 
-def apply_template(body: TemplateBody) -> Work:
+def apply_template(body: TemplateBody) -> QueryWork:
     """Return the request to render a conversation. Raises ApiError for a message that cannot be read."""
     messages, tools = _read(body)
     n_bytes = COPIES * request_bytes(ReplyRequest(messages=messages, tools=tools))
-    return Work(n_bytes, lambda runtime: {"prompt": runtime.prompt_text(messages, tools=tools)})
+    return QueryWork(n_bytes, lambda runtime: {"prompt": runtime.prompt_text(messages, tools=tools)})
 
 
-def count_tokens(body: TemplateBody) -> Work:
+def count_tokens(body: TemplateBody) -> QueryWork:
     """Return the request to count a conversation's tokens. Raises ApiError for a message that cannot be read."""
     return token_count(*_read(body))
 

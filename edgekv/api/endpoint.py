@@ -73,7 +73,7 @@ class Endpoint(Generic[B]):
     stream_type: str = SSE
 
 
-class Work(NamedTuple):
+class QueryWork(NamedTuple):
     """Work that needs the vocabulary alone. n_bytes: memory that it takes; run: does it, and returns the reply"""
 
     n_bytes: int
@@ -86,13 +86,13 @@ class Query(Generic[B]):
 
     path: str
     body: type[B]
-    parse: Callable[[B], Work]
+    parse: Callable[[B], QueryWork]
 
 
-def token_count(messages: tuple[Mapping[str, Any], ...], tools: tuple[dict[str, Any], ...], **about: str) -> Work:
+def token_count(messages: tuple[Mapping[str, Any], ...], tools: tuple[dict[str, Any], ...], **about: str) -> QueryWork:
     """Return the counting of a conversation's tokens, with its tools. about: further fields of the answer"""
     n_bytes = request_bytes(ReplyRequest(messages=messages, tools=tools))
-    return Work(n_bytes, lambda runtime: about | {"input_tokens": runtime.count_tokens(messages, tools=tools)})
+    return QueryWork(n_bytes, lambda runtime: about | {"input_tokens": runtime.count_tokens(messages, tools=tools)})
 
 
 class TypedRenderer(ABC):

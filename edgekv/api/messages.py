@@ -11,7 +11,7 @@ from pydantic import Field
 from edgekv.prompt.text import PARAGRAPH
 
 from .body import Body, Whole
-from .endpoint import Endpoint, Query, Work, token_count
+from .endpoint import Endpoint, Query, QueryWork, token_count
 from .message_events import MessageEvents, Thoughts, error_body
 from .message_parts import call_of, function_of, in_turn, is_of_other_tools, left_out, missing, unreadable
 from .openai_common import GenerationParams, Stops, stop_texts
@@ -267,7 +267,7 @@ def render(body: MessagesBody, _request: ReplyRequest, model: str) -> MessageEve
     return MessageEvents(message_of(model), thoughts=thoughts, not_applied=not_applied(body))
 
 
-def count_tokens(body: Conversation) -> Work:
+def count_tokens(body: Conversation) -> QueryWork:
     """Return the request to count a conversation's tokens. Raises ApiError for a message that cannot be read."""
     return token_count(messages_of(body), tools_of(body))
 

@@ -14,7 +14,7 @@ from edgekv.prompt.text import PARAGRAPH
 
 from .api_errors import unsupported
 from .body import Body, Whole
-from .endpoint import Endpoint, Query, Work, token_count
+from .endpoint import Endpoint, Query, QueryWork, token_count
 from .message_parts import (
     call_of,
     function_of,
@@ -153,7 +153,7 @@ def parse(body: ResponsesBody, settings: Settings) -> ReplyRequest:
     return replace(reply_request, on_overflow="error") if body.truncation == "disabled" else reply_request
 
 
-def count_tokens(body: ResponsesBody) -> Work:
+def count_tokens(body: ResponsesBody) -> QueryWork:
     """Return the request to count a conversation's tokens. Raises ApiError for a message that cannot be read."""
     return token_count(in_turn(_messages(body)), _tools(body), object="response.input_tokens")
 

@@ -10,7 +10,7 @@ from edgekv.runtime import Runtime
 
 from .api_errors import ApiError
 from .body import MAX_VALUES, Body
-from .endpoint import Query, Work
+from .endpoint import Query, QueryWork
 
 TOKEN_BYTES = 40  # bytes of a token in a list
 PIECE_BYTES = 400  # bytes of a token with its text
@@ -37,7 +37,7 @@ class TokensBody(Body):
     tokens: list[Annotated[int, Field(ge=0, lt=1 << 31)]]
 
 
-def tokenize(body: TextBody) -> Work:
+def tokenize(body: TextBody) -> QueryWork:
     """Return the request to tokenise a text. Raises ApiError for a text that is too long."""
     n_bytes = len(body.content.encode())  # a token stands for one of them, or for several
     if n_bytes > MAX_VALUES:
@@ -55,7 +55,7 @@ def tokenize(body: TextBody) -> Work:
             "tokens": [{"id": token, "piece": _told(piece)} for token, piece in zip(found, pieces, strict=True)]
         }
 
-    return Work((PIECE_BYTES if body.with_pieces else TOKEN_BYTES) * n_bytes, tokens)
+    return QueryWork((PIECE_BYTES if body.with_pieces else TOKEN_BYTES) * n_bytes, tokens)
 
 
 def _told(piece: bytes) -> str | list[int]:
@@ -66,14 +66,14 @@ def _told(piece: bytes) -> str | list[int]:
         return [*piece]
 
 
-def detokenize(body: TokensBody) -> Work:
+def detokenize(body: TokensBody) -> QueryWork:
     """Return the spelling of tokens, under the names that both servers have."""
 
     def spell(runtime: Runtime) -> dict[str, str]:
         text = runtime.text_of(body.tokens)
         return {"content": text, "prompt": text}
 
-    return Work(TOKEN_BYTES * len(body.tokens), spell)
+    return QueryWork(TOKEN_BYTES * len(body.tokens), spell)
 
 
 tokenizing = Query("/tokenize", TextBody, tokenize)
