@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from edgekv.archive.session_archive import Archive
 from edgekv.cells.block_loop import BlockLoop
+from edgekv.generation.turn_state import Said
 from edgekv.store.block_file import BlockFile
 
-from .snapshot import Said
 from .stored_snapshot import StoredSnapshot
 
 MAX_CHECKPOINTS = 64  # all of them are looked at for the one to give up

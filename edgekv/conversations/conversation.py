@@ -21,6 +21,7 @@ from edgekv.errors import CeilingError, GrammarError, SessionError
 from edgekv.generation.generator import ReplyGenerator, after
 from edgekv.generation.request import GenerationRequest, Logging, RewindRequest
 from edgekv.generation.stats import Stats
+from edgekv.generation.turn_state import Said
 from edgekv.prompt.turns import BEGINNINGS, HISTORIES
 from edgekv.store.log import Turn
 from edgekv.store.snapshot_file import Section
@@ -35,7 +36,7 @@ from .sequence_state import SequenceState
 from .session_file import log_sections, save_session
 from .session_history import SessionHistory
 from .session_title import title_of
-from .snapshot import Said, Snapshot
+from .snapshot import Snapshot
 
 if TYPE_CHECKING:
     from edgekv.grammar.masks import Matcher

@@ -19,12 +19,12 @@ from edgekv.binding.snapshot_meta import CachedSource
 from edgekv.cells.block_loop import BlockLoop
 from edgekv.cells.loaded_model import LoadedModel
 from edgekv.errors import ConfigError, EdgeKVError, SessionFileError
+from edgekv.generation.turn_state import Said
 from edgekv.store.snapshot_file import open_snapshot_file
 from edgekv.store.snapshot_header import MAX_TOKEN, SnapshotHeader, is_whole
 
 from .beginnings import DIGEST_BYTES, BeginningKey, Beginnings
 from .session_file import load_session, save_session
-from .snapshot import Said
 
 log = logging.getLogger("edgekv")
 

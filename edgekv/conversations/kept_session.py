@@ -25,6 +25,7 @@ from edgekv.cells.block_loop import BlockLoop
 from edgekv.cells.block_loop_snapshot import are_ranges
 from edgekv.cells.loaded_model import LoadedModel
 from edgekv.errors import ArchiveError, ConfigError, SessionFileError
+from edgekv.generation.turn_state import Said
 from edgekv.store.journal import Journal, Use
 from edgekv.store.kept_folder import JOURNAL, Newest, changes, fill_log, is_kept, newest, open_journal, remove_kept
 from edgekv.store.log import TokenLog
@@ -33,7 +34,6 @@ from .sequence_state import SequenceState
 from .session_codec import header_values, said_of, system_of
 from .session_file import check_model, model_values
 from .session_title import title_of
-from .snapshot import Said
 
 
 class KeptSession:

@@ -15,6 +15,7 @@ from edgekv.archive.space import ArchiveSpace
 from edgekv.cells.loaded_model import LoadedModel
 from edgekv.errors import ConfigError, EdgeKVError, SessionFileError, UnsupportedModelError
 from edgekv.generation.request import GenerationRequest, Logging
+from edgekv.generation.turn_state import Said
 from edgekv.memory import process
 from edgekv.options import Options
 from edgekv.planning.choice import Request
@@ -35,7 +36,7 @@ from .kept_session import KeptContents
 from .sequence_state import SequenceState
 from .session_file import load_log, load_session
 from .session_history import SessionHistory
-from .snapshot import Said, new_mark
+from .snapshot import new_mark
 from .swap import SwapSpace, usable_folder
 
 log = logging.getLogger("edgekv")

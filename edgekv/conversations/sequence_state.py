@@ -13,13 +13,13 @@ from edgekv.cells.block_loop import BlockLoop
 from edgekv.cells.work import Work
 from edgekv.errors import ArchiveError, EdgeKVError, SessionEvictedError
 from edgekv.generation.sampler import SamplerState
+from edgekv.generation.turn_state import Said, TurnState
 from edgekv.store.log import TokenLog
 
 from .beginnings import Beginning
 from .session_history import SessionHistory
-from .snapshot import Said, Snapshot
+from .snapshot import Snapshot
 from .stored_snapshot import StoredSnapshot
-from .turn_state import TurnState
 
 
 class Kept(Protocol):

@@ -7,10 +7,9 @@ from typing import Any
 
 from edgekv.errors import ConfigError
 from edgekv.generation.sampler import MAX_SEED, SamplerState, Sampling
+from edgekv.generation.turn_state import Said
 from edgekv.prompt.turns import STATES
 from edgekv.store.snapshot_header import SnapshotHeader, are_tokens, is_whole
-
-from .snapshot import Said
 
 # fields that files of before did not have
 _NEW_SAMPLING = {"frequency_penalty", "presence_penalty", "logit_bias"}

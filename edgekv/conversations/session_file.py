@@ -25,6 +25,7 @@ from edgekv.cells.loaded_model import LoadedModel, open_cache
 from edgekv.cells.stored_cells import write_cells
 from edgekv.errors import BudgetError, ConfigError, SessionFileError
 from edgekv.generation.request import Logging
+from edgekv.generation.turn_state import Said
 from edgekv.memory import process
 from edgekv.memory.sizes import format_size
 from edgekv.options import DEFAULT_POLICY, TURNED_POLICY
@@ -35,7 +36,6 @@ from edgekv.store.snapshot_header import SnapshotHeader
 
 from .session_codec import header_values, said_of, system_of
 from .session_history import SessionHistory
-from .snapshot import Said
 
 
 def save_session(

@@ -10,6 +10,7 @@ from edgekv.cells.block_loop import BlockLoop
 from edgekv.cells.token_blocks import blocks
 from edgekv.errors import ArchiveError, ConfigError, SessionError, SessionFileError
 from edgekv.generation.request import Logging
+from edgekv.generation.turn_state import Said
 from edgekv.memory.sizes import MIB, format_size
 from edgekv.planning.plan import Plan
 from edgekv.prompt.text import Prompt
@@ -18,7 +19,7 @@ from edgekv.store.log import TokenLog
 from edgekv.store.temp_array import WINDOW
 
 from .checkpoints import Checkpoints
-from .snapshot import Said, Snapshot
+from .snapshot import Snapshot
 from .stored_snapshot import StoredSnapshot
 
 CHECKPOINT_BYTES = 256 * MIB  # on the disk, unless four checkpoints take more

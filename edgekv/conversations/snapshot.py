@@ -4,25 +4,11 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from edgekv.archive.row_files import Mark
 from edgekv.cells.block_loop_snapshot import BlockLoopSnapshot
-from edgekv.generation.sampler import SamplerState
+from edgekv.generation.turn_state import Said
 from edgekv.store.log import LogCopy
-
-
-class Said(NamedTuple):
-    """The state of a conversation beside its cells and its log.
-
-    turns: the state of its turns, one of `prompt.turns.Turns`
-    pending: tokens that are generated, but not fed yet
-    sampler: the state of the sampler after the last reply; None = there was no reply
-    """
-
-    turns: str = "new"
-    pending: tuple[int, ...] = ()
-    sampler: SamplerState | None = None
 
 
 def new_mark() -> bytes:

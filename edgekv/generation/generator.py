@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from .request import GenerationRequest
 from .sampler import Sampler, SamplerState
 from .stats import Stats
 from .stopping import StopTexts, until_stop
+from .turn_state import TurnState
 
 if TYPE_CHECKING:
     from edgekv.grammar.masks import Matcher
@@ -32,20 +33,6 @@ if TYPE_CHECKING:
 Event = TypeVar("Event")
 
 NOTED, NOTES_BYTES = 16, MIB  # tokens between two checks of a grammar's memory, and an upper bound of its growth
-
-
-class TokenState(Protocol):
-    """The state of a conversation that a reply changes."""
-
-    @property
-    def sampler(self) -> SamplerState | None:
-        """The state of the sampler after the last generated token; None = there was none."""
-
-    def note_token(self, token: int, sampler: SamplerState) -> None:
-        """Note a generated token, and the sampler after it."""
-
-    def note_end(self, sampler: SamplerState) -> None:
-        """Note the sampler after a token that ends a reply."""
 
 
 class ReplyGenerator:
@@ -61,7 +48,7 @@ class ReplyGenerator:
         engine: LoadedModel,
         swapped_in: Callable[[], BlockLoop],
         cancelled: threading.Event,
-        state: TokenState,
+        state: TurnState,
     ) -> None:
         self._engine = engine
         self._state = state
@@ -123,7 +110,7 @@ class ReplyTokens:
         request: GenerationRequest,
         selector: TokenSelector,
         block_loop: BlockLoop,
-        state: TokenState,
+        state: TurnState,
         stats: Stats,
     ) -> None:
         self.block_loop = block_loop

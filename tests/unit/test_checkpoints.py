@@ -9,7 +9,7 @@ import pytest
 from open_files import LISTS_FILES, n_open
 
 from edgekv.conversations.checkpoints import MAX_CHECKPOINTS, Checkpoints
-from edgekv.conversations.snapshot import Said
+from edgekv.generation.turn_state import Said
 from edgekv.store.block_file import BLOCK_BYTES
 
 

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from edgekv.conversations.session_codec import header_values, said_of
-from edgekv.conversations.snapshot import Said
 from edgekv.errors import SessionFileError
 from edgekv.generation.sampler import SamplerState, Sampling
+from edgekv.generation.turn_state import Said
 from edgekv.store.snapshot_header import SnapshotHeader
 
 SAMPLING = Sampling(temperature=0.5, seed=3, frequency_penalty=0.25, logit_bias={7: -100, 3: 1.5})

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from edgekv.generation.sampler import SamplerState
 from edgekv.store.log import TokenLog
 
-from .snapshot import Said
+from .sampler import SamplerState
+
+
+class Said(NamedTuple):
+    """The state of a conversation beside its cells and its log.
+
+    turns: the state of its turns, one of `prompt.turns.Turns`
+    pending: tokens that are generated, but not fed yet
+    sampler: the state of the sampler after the last reply; None = there was no reply
+    """
+
+    turns: str = "new"
+    pending: tuple[int, ...] = ()
+    sampler: SamplerState | None = None
 
 
 class _Prompt(NamedTuple):
