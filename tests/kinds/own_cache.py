@@ -7,7 +7,9 @@ from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
-from attention_nodes import AttentionNodes
+from attention_nodes import ATTENDING, AttentionNodes
+from expert_routes import SORTING
+from graph_nodes import NodeCallback
 
 from edgekv.binding.model import Context, Model
 from edgekv.evals.stock import StockLoop
@@ -15,18 +17,23 @@ from edgekv.options import Options
 
 
 @contextmanager
-def own_cache(path, *, n_cells, block=128, kv_type="f16", visible=None):
+def own_cache(path, *, n_cells, block=128, kv_type="f16", visible=None, routes=None):
     """An OwnCache of `n_cells` on the model at `path`, which need not be one that edgekv runs.
 
     visible: as of AttentionNodes; None = attention is llama.cpp's own too
+    routes: TakenRoutes; None = the routers are llama.cpp's own
     """
     options = Options(threads=1, block=block, kv_type=kv_type)
     header = SimpleNamespace(architecture="", metadata={})
     nodes = None if visible is None else AttentionNodes(visible)
-    with Model(path, options, header=header) as model, watched_by(nodes):
+    watchers = {} if nodes is None else {ATTENDING: nodes.attend}
+    if routes is not None:
+        watchers[SORTING] = routes.take
+    watch = NodeCallback(watchers)
+    with Model(path, options, header=header) as model, watched_by(watch):
         loop = _Loop(Context(model, n_cells, options, None), options.n_ubatch)
         try:
-            yield OwnCache(loop, nodes)
+            yield OwnCache(loop, nodes, watch)
         finally:
             loop.close()
 
@@ -46,8 +53,8 @@ class _Loop(StockLoop):
 class OwnCache:
     """llama.cpp's own cache, which evicts nothing."""
 
-    def __init__(self, loop, nodes):
-        self._loop, self._nodes = loop, nodes
+    def __init__(self, loop, nodes, watch):
+        self._loop, self._nodes, self._watch = loop, nodes, watch
         loop.nodes = nodes
 
     def read(self, tokens):
@@ -71,20 +78,19 @@ class OwnCache:
         return self._nodes.queries
 
     def _logits(self):
-        if self._nodes is not None and self._nodes.failure is not None:
-            raise self._nodes.failure
+        if self._watch.failure is not None:
+            raise self._watch.failure
         return self._loop.context.logits_array().copy()
 
 
 @contextmanager
 def watched_by(nodes):
-    """Contexts made meanwhile call `nodes` back."""
+    """Contexts made meanwhile call `nodes` back, a NodeCallback."""
     params_of = Context.llama_params
 
     def watched(*arguments):
         params = params_of(*arguments)
-        if nodes is not None:
-            params.cb_eval = nodes.callback
+        params.cb_eval = nodes.callback
         return params
 
     with mock.patch.object(Context, "llama_params", watched):

@@ -6,7 +6,7 @@ import ctypes as c
 
 import numpy as np
 import pytest
-from attention_nodes import Tensor
+from graph_nodes import Tensor
 from own_cache import watched_by
 from recorded import recorded_runtime
 

@@ -6,22 +6,25 @@ does not (quantised rows), the float64 nodes say what is right.
 
 Something evicted: attention_nodes.py computes in float64 what a head reads of the cells that it kept. Limits on the
 largest error over the deviation of the logits are those of tests/runtime/test_exactness.py. A quantised cache is held
-to a share of what its rounding does to the logits.
+to a share of what its rounding does to the logits. Both runs send tokens to the same experts (expert_routes.py).
 """
 
 from __future__ import annotations
 
 import math
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 from diagonals import by_night, diagonal
 from evicting import HEADS, RUN, architecture_of, by_layer, heads_of
-from exactness import distance, error, worst
-from own_cache import own_cache
+from exactness import distance, error
+from expert_routes import SORTING, ExpertRoutes
+from graph_nodes import NodeCallback
+from own_cache import own_cache, watched_by
 from recorded import recorded_runtime
 
-N_READ, N_STEPS, N_CELLS = 640, 40, 1024
+N_READ, N_STEPS, N_CELLS = 448, 40, 512
 BUDGET, BLOCK = 96, 64
 # llama.cpp's own cache sums short batches in f16, and was measured to be 4.3e-2 off.
 WHOLE_TILES, SHORT_BATCHES, OWN_SHORT_BATCHES = 5e-3, 4e-2, 6e-2
@@ -36,6 +39,9 @@ OF_ROUNDING, OF_ROUNDING_DEEP = 0.3, 0.45
 WHOLE = ("lfm2", "gemma3", "gpt-oss", "deepseek2", "phi3")
 # A wrong set for one head of one layer is further off than so many limits.
 WRONG = 2
+# By how much an expert may be better than the one before it, over the deviation of what a router gives experts. Sums in
+# f16 were measured to be 0.12 off; a token that goes to another expert is 1.2 off.
+TIE = 0.4
 
 
 def tokens_of(n=N_READ + N_STEPS):
@@ -47,9 +53,24 @@ def logits(run, tokens):
     return np.array([run.read(tokens[:N_READ]), *map(run.step, tokens[N_READ:])])
 
 
-def own_logits(path, tokens, **options):
-    with own_cache(path, n_cells=N_CELLS, **options) as own:
-        return logits(own, tokens)
+@contextmanager
+def routed_runtime(name, path, **options):
+    """As recorded_runtime, of a family, and the routes of its tokens."""
+    routes = ExpertRoutes()
+    with (
+        watched_by(NodeCallback({SORTING: routes.note})),
+        recorded_runtime(path, **options, **heads_of(name)) as run,
+    ):
+        yield run, routes
+
+
+def own_logits(path, tokens, routes, *, tie=TIE, **options):
+    """The logits of llama.cpp's own cache, whose routers may choose others of two experts that are so near."""
+    taken = routes.taken()
+    with own_cache(path, n_cells=N_CELLS, routes=taken, **options) as own:
+        found = logits(own, tokens)
+    assert taken.largest_step_up() < tie
+    return found
 
 
 def short_batches(name):
@@ -58,21 +79,22 @@ def short_batches(name):
     return DEEP_SHORT_BATCHES if max(HEADS[name], default=0) > 9 else SHORT_BATCHES
 
 
-def assert_close(name, found, expected, *, whole_tiles, short):
+def assert_close(found, expected, *, whole_tiles, short):
     assert error(found[0], expected[0]) < (WHOLE_TILES if whole_tiles else short)
-    assert worst(name, found[1:], expected[1:]) < short
+    assert max(map(error, found[1:], expected[1:])) < short
 
 
 @pytest.mark.parametrize(("name", "block"), diagonal(RUN, [32, 128], whole=WHOLE))
 def test_what_evicts_nothing_is_llama_cpps_own_cache(family_model, name, block):
     path, tokens = family_model(name), tokens_of()
-    with recorded_runtime(path, budget=N_CELLS, block=block, **heads_of(name)) as run:
+    with routed_runtime(name, path, budget=N_CELLS, block=block) as (run, routes):
         found = logits(run, tokens)
         assert run.compactions == []
         cache = run.runtime.block_loop.cache
         assert cache.repositions == (architecture_of(name).repositions and not cache.shape.window_cells)
     short = max(OWN_SHORT_BATCHES, short_batches(name))
-    assert_close(name, found, own_logits(path, tokens, block=block), whole_tiles=block >= 64, short=short)
+    expected = own_logits(path, tokens, routes, block=block)
+    assert_close(found, expected, whole_tiles=block >= 64, short=short)
 
 
 ATTENDING = [(name,) for name in RUN if HEADS[name]]
@@ -82,7 +104,7 @@ ATTENDING = [(name,) for name in RUN if HEADS[name]]
 def test_one_wrong_cell_is_noticed(family_model, name):
     """The cell that a head attends to most, gone from the last block: the logits move by more than the limit."""
     path, tokens = family_model(name), tokens_of()
-    layer, n_head_kv = max(HEADS[name].items())
+    layer, n_head_kv = min(HEADS[name].items())
     with own_cache(path, n_cells=N_CELLS, visible={}) as own:
         expected, cell = own.read(tokens[:N_READ]), own.favourites[layer]
     visible = np.ones((n_head_kv, N_READ, N_READ), dtype=bool)
@@ -99,25 +121,28 @@ EVICTED += [(name, policy) for name in ("gemma3", "lfm2") for policy in ("keydif
 @pytest.mark.parametrize(("name", "policy"), EVICTED)
 def test_evicted_cells_are_as_if_masked(family_model, name, policy):
     path, tokens = family_model(name), tokens_of()
-    found, visible, wrong = evicted(name, path, tokens, policy, "f16")
-    expected = own_logits(path, tokens, block=BLOCK, visible=visible)
-    assert_close(name, found, expected, whole_tiles=True, short=short_batches(name))
+    short = short_batches(name)
+    found, routes, visible, wrong = evicted(name, path, tokens, policy, "f16")
+    expected = own_logits(path, tokens, routes, block=BLOCK, visible=visible)
+    assert_close(found, expected, whole_tiles=True, short=short)
     if name in WHOLE:  # test_one_wrong_cell_is_noticed has every model
-        shifted = own_logits(path, tokens, block=BLOCK, visible=wrong)
-        assert max(map(error, found, shifted)) > WRONG * short_batches(name)
+        shifted = own_logits(path, tokens, routes, tie=math.inf, block=BLOCK, visible=wrong)
+        assert max(map(error, found, shifted)) > WRONG * short
 
 
 # How rows are stored does not depend on the family: one of each width.
 @pytest.mark.parametrize("name", by_night(ATTENDING, [(name,) for name in (*WHOLE, "minicpm3")]))
 def test_quantised_rows_of_evicted_cells_too(family_model, name):
     path, tokens = family_model(name), tokens_of()
-    found, visible, wrong = evicted(name, path, tokens, "snapkv", "q8_0")
-    expected, exact = (
-        own_logits(path, tokens, block=BLOCK, visible=visible, kv_type=kv_type) for kv_type in ("q8_0", "f16")
-    )
+    found, routes, visible, wrong = evicted(name, path, tokens, "snapkv", "q8_0")
+
+    def own(seen, kv_type, tie=TIE):
+        return own_logits(path, tokens, routes, tie=tie, block=BLOCK, visible=seen, kv_type=kv_type)
+
+    expected, exact = own(visible, "q8_0"), own(visible, "f16")
     limit = (OF_ROUNDING_DEEP if max(HEADS[name]) > 9 else OF_ROUNDING) * distance(expected, exact)
     assert distance(found, expected) < limit
-    assert distance(found, own_logits(path, tokens, block=BLOCK, visible=wrong, kv_type="q8_0")) > WRONG * limit
+    assert distance(found, own(wrong, "q8_0", tie=math.inf)) > WRONG * limit
 
 
 @pytest.mark.parametrize("name", [name for name in RUN if HEADS[name] and architecture_of(name).repositions])
@@ -129,22 +154,23 @@ def test_moved_keys_meet_the_same_distances(family_model, name):
     def move(cache, policy, budget, keywords):
         keywords |= {"reposition": True}
 
-    with recorded_runtime(path, before_compaction=move, **options, **heads_of(name)) as run:
+    with routed_runtime(name, path, before_compaction=move, **options) as (run, routes):
         found = logits(run, tokens)
         assert run.runtime.block_loop.cache.rope_past < BUDGET + BLOCK < run.runtime.block_loop.cache.n_past
-    expected = own_logits(path, tokens, block=BLOCK, visible=by_layer(name, run.visible(len(tokens))))
+    visible = by_layer(name, run.visible(len(tokens)))
+    expected = own_logits(path, tokens, routes, block=BLOCK, visible=visible)
     # keys are rounded to f16 once more at each of nine evictions
     assert max(map(error, found, expected)) < SHORT_BATCHES
 
 
 def evicted(name, path, tokens, policy, kv_type):
-    """The logits under a budget, what heads saw, and the same with a wrong set for one head of one layer."""
+    """The logits under a budget, routes, what heads saw, and the same with a wrong set for one head of one layer."""
     options = {"policy": policy, "budget": BUDGET, "block": BLOCK, "kv_type": kv_type, "recent": 8}
-    with recorded_runtime(path, **options, **heads_of(name)) as run:
+    with routed_runtime(name, path, **options) as (run, routes):
         found = logits(run, tokens)
         assert len(run.compactions) >= N_READ // BLOCK - 2
     visible = by_layer(name, run.visible(len(tokens)))
     layer, (fed, _) = min(visible), run.compactions[0]
     wrong = visible[layer].copy()
     wrong[0, fed:, :fed] = np.roll(wrong[0, fed:, :fed], fed // 2, axis=1)
-    return found, visible, visible | {layer: wrong}
+    return found, routes, visible, visible | {layer: wrong}
