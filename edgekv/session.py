@@ -412,7 +412,8 @@ class Session(SessionRecord, OtherNames):
         """Return to the state of a snapshot, as often as you like.
 
         Raises SessionError while the session is answering, and for a snapshot of another runtime, of a session with
-        another system message, or, with history=True, of one without a history.
+        another system message, or, with history=True, of one without a history. Raises ConfigError for a snapshot with
+        more cells than there are since the ceiling was lowered.
         """
         if not isinstance(snapshot, Snapshot):
             raise ConfigError(f"snapshot={snapshot!r} is no snapshot; give what `snapshot` returned")

@@ -270,7 +270,7 @@ def test_caches_take_what_fits_them(open_runtime):
     for options, message in (
         ({"kv_type": "q8_0"}, another),
         ({"policy": "h2o"}, another),
-        ({"budget": 32, "recent": 8, "block": 8}, "its heads hold too much"),
+        ({"budget": 32, "recent": 8, "block": 8}, "up to 64 cells of a head, which find no room"),
     ):
         with open_runtime(**options) as other:
             other.block_loop.cache.feed([5, 6])

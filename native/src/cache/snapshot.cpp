@@ -8,6 +8,7 @@
 #include "llama-kv-cache.h"
 
 #include <algorithm>
+#include <cinttypes>
 #include <cstring>
 #include <functional>
 #include <iterator>
@@ -249,13 +250,23 @@ struct Snapshot {
         header.n_bytes = end(cache, {});
     }
 
+    void check_room(const edgekv_cache & cache) const {
+        const auto n_most = [&](const std::vector<uint32_t> & counts) { return counts.empty() ? 0 : *std::max_element(counts.begin(), counts.end()); };
+        const uint64_t most = uint64_t(n_most(kept)) + n_most(added) + header.n_filled;
+        if (most > UINT32_MAX || !cache.flat_.fits(before_open(), header.n_filled)) {
+            fail(EDGEKV_STATUS_INVALID_ARGUMENT,
+                 "the snapshot has up to %" PRIu64 " cells of a head, which find no room; restore it with a larger budget or under a "
+                 "higher ceiling, or take another",
+                 most);
+        }
+    }
+
     void check_numbers(const edgekv_cache & cache) const {
         const auto & h       = header;
         const auto   is_even = [](const auto & counts) { return std::adjacent_find(counts.begin(), counts.end(), std::not_equal_to<>()) == counts.end(); };
-        const bool   are_few = std::all_of(added.begin(), added.end(), [&](uint32_t n) { return n <= cache.flat_.n_cells_max(); });
-        expect(is_even(kept) || cache.params_.ragged != 0, "its heads hold too much");
-        expect(is_even(added) || cache.takes_unevenly(), "its heads were given unlike numbers of cells");
-        expect(are_few && cache.flat_.fits(before_open(), h.n_filled), "its heads hold too much");
+        check_room(cache);
+        expect(is_even(kept) || cache.params_.ragged != 0, "its heads hold different numbers of cells");
+        expect(is_even(added) || cache.takes_unevenly(), "its heads were given different numbers of cells");
         const bool was_evicted = int64_t(h.n_filled) < h.n_past;
         expect(was_evicted || std::count(kept.begin(), kept.end(), 0u) == int64_t(kept.size()), "cells were kept by no eviction");
         const uint32_t n_used = uint32_t(was_evicted) + h.n_filled;
