@@ -15,14 +15,15 @@ from edgekv.errors import CeilingError, ConfigError, SwapError
 from edgekv.memory.process import return_freed_memory
 from edgekv.memory.sizes import MIB
 
-CELLS = 1024
+CELLS = 512
+WORDS = 200  # 974 tokens
 KINDS = ("Rss", "Pss", "Anonymous")  # bytes of a process by their names in smaps_rollup
 GREEDY = edgekv.Sampling(temperature=0)
 
 
 @pytest.fixture(scope="module")
 def model(tiny_model):
-    return tiny_model(n_ctx_train=1 << 16, n_layer=8, n_head=4, n_head_kv=4, head_dim=64)
+    return tiny_model(n_ctx_train=1 << 16, n_layer=4, n_head=4, n_head_kv=4, head_dim=64)
 
 
 def opened(model, **settings):
@@ -49,26 +50,28 @@ def reply(session, text="and then", n=8, **options):
 def test_cells_are_given_up_and_come_back(model, isolated):
     with opened(model, isolated=isolated) as rt, rt.session() as session:
         opened_with = rt.plan
-        session.read(words(400), focus=False)
+        session.read(words(WORDS), focus=False)
         assert session.n_cells == CELLS
         rt.memory = lower(rt)
         assert rt.plan.peak_bytes <= rt.memory < opened_with.peak_bytes
         assert session.n_cells == rt.plan.budget_cells < 0.5 * CELLS
-        reply(session, words(300))
+        reply(session, words(100))
         assert session.n_cells <= rt.plan.budget_cells + rt.plan.block
         assert session.stats.budget_cells == rt.plan.budget_cells
 
         rt.memory = "1GiB"
         assert rt.plan == opened_with
-        session.read(words(400), focus=False)
+        session.read(words(WORDS), focus=False)
         assert session.n_cells == CELLS
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems take pages back when memory is short")
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
-def test_the_memory_goes_back_to_the_system(model, kv_type):
+def test_the_memory_goes_back_to_the_system(tiny_model, kv_type):
+    """Cells lie in anonymous pages. The others, and shares of them, move with what other processes map and read."""
+    model = tiny_model(n_ctx_train=1 << 16, n_layer=8, n_head=4, n_head_kv=4, head_dim=128)
     with opened(model, kv_type=kv_type, budget=2 * CELLS) as rt, rt.session() as session:
-        session.read(words(600), focus=False)
+        session.read(words(300), focus=False)
         return_freed_memory()  # tests before may have left much; a move returns it, too
         full, cells = mapped(), 2 * CELLS * rt.plan.cell_bytes
         rt.memory = lower(rt, 0.5)
@@ -77,10 +80,9 @@ def test_the_memory_goes_back_to_the_system(model, kv_type):
         print(f"{kv_type}: of {cells / MIB:.1f} MiB of cells half are given up: {told}")
         rt.memory = "1GiB"
         assert mapped()["Anonymous"] <= low["Anonymous"] + 0.1 * cells  # until cells are filled
-        session.read(words(600), focus=False)
+        session.read(words(300), focus=False)
         assert mapped()["Anonymous"] >= full["Anonymous"] - 0.1 * cells
-        for kind in KINDS:
-            assert low[kind] <= full[kind] - 0.4 * cells
+        assert low["Anonymous"] <= full["Anonymous"] - 0.4 * cells
 
 
 @pytest.mark.parametrize("swap", [{}, {"swap_memory": 0}])
@@ -89,7 +91,7 @@ def test_sessions_without_the_cells_give_theirs_up_too(model, swap, log):
     with opened(model, **swap) as rt:
         sessions = [rt.session(history=log) for _ in range(3)]
         for session in sessions:
-            reply(session, words(400), focus=False)
+            reply(session, words(WORDS), focus=False)
         few = rt.session(history=log)
         reply(few, words(20))
         n_past, n_cells = few.n_past, few.n_cells
@@ -103,15 +105,15 @@ def test_sessions_without_the_cells_give_theirs_up_too(model, swap, log):
             assert session.n_past > before
             assert session.n_cells <= rt.plan.budget_cells + rt.plan.block
         if log:
-            sessions[0].rewind(900)
-            assert sessions[0].n_past == 900
+            sessions[0].rewind(450)
+            assert sessions[0].n_past == 450
 
 
 @pytest.mark.parametrize("parallel", [1, 2])
 def test_a_ceiling_moves_between_two_pieces(model, parallel):
     with opened(model, parallel=parallel) as rt, rt.session() as session, rt.session() as other:
-        other.read(words(400), focus=False)
-        pieces = session.ask(words(300), max_tokens=24, sampling=GREEDY, focus=False, ignore_eos=True, allow_loops=True)
+        other.read(words(WORDS), focus=False)
+        pieces = session.ask(words(100), max_tokens=24, sampling=GREEDY, focus=False, ignore_eos=True, allow_loops=True)
         for n, _ in enumerate(pieces):
             if n % 4 == 0:
                 rt.memory = lower(rt, 0.25) if n % 8 == 0 else "1GiB"
@@ -128,7 +130,7 @@ def test_a_ceiling_moves_in_the_midst_of_a_text(model, isolated):
             if session.n_cells == CELLS and not moves:
                 moves.append(others.submit(rt.set_memory, lower(rt)))
 
-        session.read(words(1200), focus=False, progress=move)
+        session.read(words(400), focus=False, progress=move)
         assert moves[0].result() == rt.plan
         assert session.n_cells <= rt.plan.budget_cells + rt.plan.block < 0.6 * CELLS
         assert reply(session)
@@ -153,7 +155,7 @@ def test_a_move_that_waits_for_a_progress_does_not_keep_it_waiting(model):
                     rt.set_memory("1GiB")
                 refused.append(raised)
 
-        session.read(words(400), focus=False, progress=move_twice)
+        session.read(words(WORDS), focus=False, progress=move_twice)
         assert moves[0].result() == rt.plan
         assert len(refused) == 1
 
@@ -166,10 +168,10 @@ def test_a_ceiling_moves_in_an_asyncio_program(model):
 
 
 def test_a_ceiling_that_cannot_be_is_refused_and_nothing_changes(model):
-    with opened(model) as rt, rt.session(system=words(100)) as session:
-        session.read(words(400), focus=False)
+    with opened(model) as rt, rt.session(system=words(50)) as session:
+        session.read(words(WORDS), focus=False)
         before, n_cells = rt.plan, session.n_cells
-        for memory, message in (("1MiB", "least budget"), (lower(rt, 0.05), "least budget, 5.. cells; name at least")):
+        for memory, message in (("1MiB", "least budget"), (lower(rt, 0.05), "least budget, 2.. cells; name at least")):
             with pytest.raises(CeilingError, match=message):
                 rt.memory = memory
         with pytest.raises(ConfigError, match="'much' is not understood"):
@@ -179,11 +181,11 @@ def test_a_ceiling_that_cannot_be_is_refused_and_nothing_changes(model):
 
 
 def test_sessions_that_find_no_room_keep_the_ceiling(model):
-    cells = CELLS * 8 << 10
+    cells = CELLS * 4 << 10
     with opened(model, swap_memory=2 * cells, swap_bytes=0, memory="2GiB") as rt:
         first, second = rt.session(), rt.session()
         for session in (first, second):
-            session.read(words(400), focus=False)
+            session.read(words(WORDS), focus=False)
         before = rt.plan
         with pytest.raises((CeilingError, SwapError)):
             rt.memory = "60MiB"
@@ -193,13 +195,13 @@ def test_sessions_that_find_no_room_keep_the_ceiling(model):
 
 
 def test_a_snapshot_of_more_cells_waits_for_a_higher_ceiling(model):
-    with opened(model, isolated=True) as rt, rt.session() as session:  # the snapshot is not in the worker
-        session.read(words(400), focus=False)
+    with opened(model) as rt, rt.session() as session:
+        session.read(words(WORDS), focus=False)
         snapshot = session.snapshot()
         rt.memory = lower(rt)
         n_past, n_cells = session.n_past, session.n_cells
         reply(session)
-        with pytest.raises(CeilingError, match="does not hold the snapshot"):
+        with pytest.raises(ConfigError, match=r"512 cells of a head, .* under a higher ceiling"):
             session.restore(snapshot)
         assert reply(session)
         rt.memory = "1GiB"
@@ -210,7 +212,7 @@ def test_a_snapshot_of_more_cells_waits_for_a_higher_ceiling(model):
 
 def test_what_is_given_up_is_recalled(model):
     with opened(model, archive="1GiB") as rt, rt.session() as session:
-        session.read(words(150))
+        session.read(words(90))
         assert session.n_past == session.n_cells
         rt.memory = lower(rt, 0.25)
         assert session.n_past > session.n_cells
