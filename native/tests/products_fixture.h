@@ -171,9 +171,11 @@ template <typename At> std::vector<double> reference(const Weights & weights, si
     for (size_t r = 0; r < weights.n_rows; ++r) {
         const auto row = weights.row(r);
         for (size_t c = 0; c < n_columns; ++c) {
+            double sum = 0;
             for (size_t k = 0; k < weights.depth; ++k) {
-                out[c * weights.n_rows + r] += static_cast<double>(row[k]) * at(c * weights.depth + k);
+                sum += static_cast<double>(row[k]) * at(c * weights.depth + k);
             }
+            out[c * weights.n_rows + r] = sum;
         }
     }
     return out;
