@@ -55,7 +55,7 @@ SHALLOW = [name for name in RUN if name not in DEEP]
 # One family of each kind of state that a session has: rows of every layer; rows beside windows, with sinks, in chunks,
 # or read by later layers; latents; recurrent states alone, beside rows, beside windows, and in one layer with rows.
 # Other families differ in what llama.cpp computes with these. test_exact.py compares that every time, and
-# test_saved_kinds.py saves the state of every family.
+# test_saved_kinds.py saves the state of every family at night.
 OF_EACH_STATE = ("phi3", "gemma3", "gpt-oss", "llama4", "gemma4", "deepseek2", "deepseek2-decompressed")
 OF_EACH_STATE += ("mamba2", "lfm2", "lfm2-windows", "granitehybrid", "qwen3next", "falcon-h1")
 BY_STATE = [name if name in OF_EACH_STATE else pytest.param(name, marks=pytest.mark.nightly) for name in RUN]

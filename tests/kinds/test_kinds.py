@@ -16,7 +16,6 @@ from recorded import recorded_runtime
 import edgekv
 from edgekv.binding import library
 from edgekv.binding.cache import CacheSnapshot
-from edgekv.binding.model import Model
 from edgekv.binding.snapshot_meta import CachedSource, SnapshotMeta
 from edgekv.planning.estimate import cache_params_of
 
@@ -151,26 +150,6 @@ def test_windows_at_tokens_that_never_were_are_refused(family_model, place):
         with pytest.raises(edgekv.ConfigError, match="its sliding windows do not hold the positions"):
             cache.restore(CacheSnapshot(damaged))
         np.testing.assert_array_equal(cache.snapshot().data, before)
-
-
-@pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])
-@pytest.mark.parametrize("name", SOME)
-def test_a_session_goes_back_to_its_snapshot(family_model, monkeypatch, name, isolated):
-    monkeypatch.setattr(Model, "is_end", lambda model, token: False)
-    options = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "archive": "off"}
-    with edgekv.Runtime(family_model(name), isolated=isolated, **options) as rt, rt.session() as session:
-        session.read("the old house by the river " * 20)
-        snapshot = session.snapshot()
-        first = list(session.ask("What is there?", max_tokens=12))
-        n_past = session.n_past
-        list(session.chat("And what else? " * 9, max_tokens=5))
-        session.restore(snapshot)
-        assert list(session.ask("What is there?", max_tokens=12)) == first
-        assert session.n_past == n_past
-        session.close()
-        with rt.session() as other:  # an empty state
-            other.restore(snapshot)
-            assert list(other.ask("What is there?", max_tokens=12)) == first
 
 
 @pytest.mark.parametrize("name", SOME)

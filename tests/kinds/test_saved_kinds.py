@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from evicting import RUN, SHALLOW
+from evicting import OF_EACH_STATE, RUN
 
 import edgekv
 from edgekv.binding.model import Model
@@ -38,14 +38,14 @@ def go_on(monkeypatch):
 @pytest.mark.parametrize(
     ("policy", "kv_type", "names"),
     [
-        ("keydiff", "f16", SHALLOW[::2]),
-        ("h2o", "q8_0", SHALLOW[1::2]),
-        pytest.param("keydiff", "f16", RUN[1::2], marks=pytest.mark.nightly),
-        pytest.param("h2o", "q8_0", RUN[::2], marks=pytest.mark.nightly),
+        ("keydiff", "f16", OF_EACH_STATE[::2]),
+        ("h2o", "q8_0", OF_EACH_STATE[1::2]),
+        pytest.param("keydiff", "f16", RUN, marks=pytest.mark.nightly),
+        pytest.param("h2o", "q8_0", RUN, marks=pytest.mark.nightly),
     ],
 )
 def test_a_new_process_says_the_next_100_tokens(family_model, go_on, tmp_path, policy, kv_type, names):
-    """Of every family that runs: each with one way to store a cell; at night with both, and those of many layers."""
+    """A model of each kind of state, with one way to store a cell; at night every family that runs, with both."""
     cases, expected = [], []
     for name in names:
         options = OPTIONS | {"policy": policy, "kv_type": kv_type}
