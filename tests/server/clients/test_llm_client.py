@@ -17,10 +17,19 @@ PETS = "My cat is called Mia and my dog is called Rex. What is my cat called?"
 DOG = "And what is my dog called?"
 
 
+# one process for several commands: importing `llm` takes more than they do
+COMMANDS = """
+import json, sys
+from click.testing import CliRunner
+from llm.cli import cli
+print(json.dumps([CliRunner().invoke(cli, one, catch_exceptions=False).output for one in json.loads(sys.argv[1])]))
+"""
+
+
 # test_openai_client.py asks for responses too; the command takes seconds to start
 @pytest.fixture(scope="module", params=["chat", pytest.param("responses", marks=pytest.mark.nightly)])
 def llm(server, request, tmp_path_factory):
-    """A function that runs the command, and returns what it says."""
+    """A function that runs the command with each of some lists of arguments, and returns what it says."""
     folder = tmp_path_factory.mktemp("llm")
     registered = {
         "model_id": "here",
@@ -35,21 +44,28 @@ def llm(server, request, tmp_path_factory):
     environment = os.environ | {"LLM_USER_PATH": str(folder), "LLM_LOAD_PLUGINS": ""}
 
     def run(*arguments):
-        command = [sys.executable, "-m", "llm", *arguments]
+        command = [sys.executable, "-c", COMMANDS, json.dumps(arguments)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
         assert done.returncode == 0, done.stderr
-        return done.stdout
+        return json.loads(done.stdout)
 
     return run
 
 
 def test_a_chat(llm):
-    assert "here" in llm("models")
-    assert "Mia" in llm("-m", "here", "-o", "temperature", "0", PETS)
-    assert "Rex" in llm("-c", "-o", "temperature", "0", DOG)  # options of an earlier turn do not stay
-    newest = json.loads(llm("logs", "-n", "1", "--json"))[0]
+    models, cat, dog, logs = llm(
+        ["models"],
+        ["-m", "here", "-o", "temperature", "0", PETS],
+        ["-c", "-o", "temperature", "0", DOG],  # options of an earlier turn do not stay
+        ["logs", "-n", "1", "--json"],
+    )
+    assert "here" in models
+    assert "Mia" in cat
+    assert "Rex" in dog
+    newest = json.loads(logs)[0]
     assert (newest["input_tokens"] > newest["output_tokens"] > 0, newest["prompt"]) == (True, DOG)
 
 
 def test_without_a_stream(llm):
-    assert "Mia" in llm("-m", "here", "--no-stream", "-s", "Be brief.", "-o", "temperature", "0", PETS)
+    (said,) = llm(["-m", "here", "--no-stream", "-s", "Be brief.", "-o", "temperature", "0", PETS])
+    assert "Mia" in said
