@@ -1,6 +1,8 @@
-"""Ceilings that move under a loop that a test drives: its model and settings, and a ceiling for so many cells."""
+"""Ceilings that move under a loop that a test drives: its model, settings and ceilings, and what the kernel counts."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from small import words
 
@@ -14,3 +16,9 @@ def ceiling_of(engine, n_cells=LOW):
     """Return the ceiling under which a runtime has so many cells, or a few less."""
     opened = engine._opened
     return opened.peak_bytes - (CELLS - n_cells) * opened.cell_bytes * engine.n_slots
+
+
+def mapped():
+    """Return the bytes of this process by kind, as the kernel adds them up over all of its pages."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
+    return {kind: int(size) << 10 for kind, size in (line.removesuffix(" kB").split(":") for line in lines)}

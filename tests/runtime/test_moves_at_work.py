@@ -6,13 +6,12 @@ import sys
 
 import pytest
 from driven_loop import driven
-from moved_ceilings import CELLS, LOW, MODEL, SETTINGS, TEXT, ceiling_of
+from moved_ceilings import CELLS, LOW, MODEL, SETTINGS, TEXT, ceiling_of, mapped
 from small import words
 
 import edgekv
 from edgekv.errors import SwapError
 from edgekv.loop.loop_messages import Close, MoveCeiling
-from edgekv.memory.process import resident_bytes
 
 ARCHIVE = {"archive": "1GiB"}
 KINDS = [
@@ -112,10 +111,10 @@ def test_memory_is_back_when_the_move_is_answered(tiny_model):
 
         def look(step):
             if not moved and loop.state(1).n_cells >= 2048:
-                held.append(resident_bytes())
+                held.append(mapped()["Anonymous"])
                 moved.append(loop.move(plan.peak_bytes - 1536 * plan.cell_bytes))
             elif moved and moved[0] and len(held) == 1:
-                held.append(resident_bytes())
+                held.append(mapped()["Anonymous"])
 
         loop.begin_steps(look)
         loop.reply(1, text=words(1200), n=2)

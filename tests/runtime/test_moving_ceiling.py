@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
+from moved_ceilings import mapped
 from small import words
 
 import edgekv
@@ -34,12 +34,6 @@ def opened(model, **settings):
 def lower(rt, share=0.5):
     """Return the ceiling that leaves a share of the cells."""
     return int(rt.plan.peak_bytes - (1 - share) * rt.plan.budget_cells * rt.plan.cell_bytes * rt.options.parallel)
-
-
-def mapped():
-    """Return the bytes of this process by kind, as the kernel adds them up over all of its pages."""
-    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
-    return {kind: int(size) << 10 for kind, size in (line.removesuffix(" kB").split(":") for line in lines)}
 
 
 def reply(session, text="and then", n=8, **options):
