@@ -5,6 +5,7 @@
 #include "random_values.h"
 
 #include <algorithm>
+#include <bitset>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -363,6 +364,23 @@ void test_turns(const Kernels & kernel) {
     }
 }
 
+// Element i of a run is the sum of all j times the sign of the bits that i and j have in common.
+void test_rotation(const Kernels & kernel) {
+    for (const size_t run : { 1, 2, 16, 32, 64, 256 }) { // one vector, two, and several; and less
+        const auto before = random_values(2 * run + 1);
+        auto       row    = before;
+        kernel.rotate(row.data(), 2 * run, run);
+        for (size_t i = 0; i < 2 * run; ++i) {
+            double expected = 0.0;
+            for (size_t j = 0; j < run; ++j) {
+                expected += (std::bitset<32>(i % run & j).count() % 2 == 1 ? -1.0 : 1.0) * before[i / run * run + j];
+            }
+            CHECK(std::fabs(row[i] - expected / std::sqrt(double(run))) < 1e-5);
+        }
+        CHECK(row.back() == before.back());
+    }
+}
+
 } // namespace
 
 void test_kernels() {
@@ -372,6 +390,7 @@ void test_kernels() {
             test_rows(*all_kernels[i]);
             test_norms(*all_kernels[i]);
             test_turns(*all_kernels[i]);
+            test_rotation(*all_kernels[i]);
             test_squares(*all_kernels[i]);
             for (const size_t n : { 1, 12, 53, 64 }) { // whole tiles, and not; all seen by a lane, and not
                 test_attention(*all_kernels[i], n, 0.0f);

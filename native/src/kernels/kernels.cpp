@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <math.h>
+#include <type_traits>
 
 #define EDGEKV_TEXT_(a) #a
 #define EDGEKV_TEXT(a)  EDGEKV_TEXT_(a)
@@ -69,39 +70,90 @@ void add_weighted(float * sum, const float * weights, const float * rows, size_t
 }
 
 // sin(2 pi x) for |x| <= 0.25, by Taylor's terms.
-float sine(float x) {
-    const float square = x * x;
-    float       y      = -15.0946426f;
-    y                  = y * square + 42.0586940f;
-    y                  = y * square - 76.7058597f;
-    y                  = y * square + 81.6052493f;
-    y                  = y * square - 41.3417022f;
+inline Vector sine(Vector x) {
+    const Vector square = x * x;
+    Vector       y      = all(-15.0946426f);
+    y                   = y * square + 42.0586940f;
+    y                   = y * square - 76.7058597f;
+    y                   = y * square + 81.6052493f;
+    y                   = y * square - 41.3417022f;
     return x * (y * square + 6.28318531f);
 }
 
+// Turn n pairs back, at most `width`: their first elements and the other ones, `step` floats apart. A constant n is compiled to vectors.
+template <size_t step, typename N>
+inline void turn_few(float * first, float * other, const double * turns, N n, int32_t position) {
+    float parts[width] = {}, x[width] = {}, y[width] = {};
+    for (size_t i = 0; i < n; ++i) {
+        const double turn = position * turns[i];
+        parts[i]          = static_cast<float>(turn - rint(turn)); // of a circle, in [-0.5, 0.5]
+        x[i]              = first[i * step];
+        y[i]              = other[i * step];
+    }
+    const Vector part = load(parts), size = magnitude(part), side = sine(0.25f - magnitude(size - 0.25f));
+    const Vector cosines = sine(0.25f - size), sines = part < 0.0f ? -side : side;
+    const Vector a = load(x), b = load(y);
+    store(x, a * cosines + b * sines);
+    store(y, b * cosines - a * sines);
+    for (size_t i = 0; i < n; ++i) {
+        first[i * step] = x[i];
+        other[i * step] = y[i];
+    }
+}
+
+template <size_t step> void turn_pairs(float * first, float * other, const double * turns, size_t n_pairs, int32_t position) {
+    size_t i = 0;
+    for (; i + width <= n_pairs; i += width) {
+        turn_few<step>(first + i * step, other + i * step, turns + i, std::integral_constant<size_t, width>{}, position);
+    }
+    turn_few<step>(first + i * step, other + i * step, turns + i, n_pairs - i, position);
+}
+
 void turn_back(float * row, const double * turns, size_t n_pairs, bool neighbours, int32_t position) {
-    constexpr size_t n = 32; // pairs at once
-    for (size_t first = 0; first < n_pairs; first += n) {
-        const size_t end = n_pairs - first < n ? n_pairs - first : n;
-        float        cosines[n], sines[n];
-        for (size_t i = 0; i < end; ++i) {
-            const double turn  = position * turns[first + i];
-            const float  part  = static_cast<float>(turn - rint(turn)); // of a circle, in [-0.5, 0.5]
-            const float  size  = part < 0.0f ? -part : part;
-            const float  above = size - 0.25f;
-            const float  side  = sine(0.25f - (above < 0.0f ? -above : above));
+    if (neighbours) {
+        turn_pairs<2>(row, row + 1, turns, n_pairs, position);
+    } else {
+        turn_pairs<1>(row, row + n_pairs, turns, n_pairs, position);
+    }
+}
 
-            cosines[i] = sine(0.25f - size);
-            sines[i]   = part < 0.0f ? -side : side;
+// Sums and differences of elements that lie `half` apart, for each half from n / 2 down to `least`.
+inline void add_halves(float * run, size_t n, size_t least) {
+    for (size_t half = n / 2; half >= least; half /= 2) {
+        for (size_t first = 0; first < n; first += 2 * half) {
+            for (size_t i = first; i < first + half; ++i) {
+                const float a = run[i], b = run[i + half];
+
+                run[i]        = a + b;
+                run[i + half] = a - b;
+            }
         }
-        float *      a    = row + (neighbours ? 2 * first : first);
-        float *      b    = neighbours ? a + 1 : a + n_pairs;
-        const size_t step = neighbours ? 2 : 1;
-        for (size_t i = 0; i < end; ++i) {
-            const float x = a[i * step], y = b[i * step];
+    }
+}
 
-            a[i * step] = x * cosines[i] + y * sines[i];
-            b[i * step] = y * cosines[i] - x * sines[i];
+// All halves of two vectors. Each time their elements are shuffled, so that those of the next half lie in both.
+inline void add_two_vectors(float * run) {
+    Vector a = load(run), b = load(run + width);
+    for (size_t n = 1; n < 2 * width; n *= 2) {
+        const Vector sum = a + b, difference = a - b;
+        a = zip_low(sum, difference);
+        b = zip_high(sum, difference);
+    }
+    store(run, a);
+    store(run + width, b);
+}
+
+void rotate(float * row, size_t n, size_t run) {
+    constexpr size_t two   = 2 * width;
+    const bool       zips  = width > 1 && run >= two;
+    const float      scale = 1.0f / sqrtf(static_cast<float>(run));
+    for (float * part = row; part < row + n; part += run) {
+        add_halves(part, run, zips ? two : 1);
+        for (size_t i = 0; zips && i < run; i += two) {
+            add_two_vectors(part + i);
+        }
+        for (size_t i = 0; i < run; ++i) {
+            part[i] *= scale;
         }
     }
 }
@@ -209,7 +261,7 @@ void EDGEKV_OF_SET(largest_weights_)(const KeyTile & tile, const float * log_sum
 extern const Kernels EDGEKV_OF_SET(kernels_);
 const Kernels        EDGEKV_OF_SET(kernels_) = {
     EDGEKV_TEXT(EDGEKV_INSTRUCTIONS), dot, squared_distance, add_scaled, dots, squares, add_weighted,
-    turn_back, add_norm1, add_attention, add_squares, sum_lanes, EDGEKV_OF_SET(attend_tile_), EDGEKV_OF_SET(attend_panel_),
+    turn_back, rotate, add_norm1, add_attention, add_squares, sum_lanes, EDGEKV_OF_SET(attend_tile_), EDGEKV_OF_SET(attend_panel_),
     EDGEKV_OF_SET(add_exponentials_), EDGEKV_OF_SET(largest_weights_),
 };
 

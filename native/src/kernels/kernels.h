@@ -72,6 +72,9 @@ struct Kernels {
     // Turn each pair of a row's elements back by turns[i] * position full circles, to 2e-7 of its length.
     void (*turn_back)(float * row, const double * turns, size_t n_pairs, bool neighbours, int32_t position);
 
+    // Rotate n elements by the orthonormal Hadamard matrix, in runs of `run` elements, a power of two.
+    void (*rotate)(float * row, size_t n, size_t run);
+
     // Products of rows (n_rows, depth), `stride` floats apart, with the columns of panel (depth, n_lanes): add their absolute
     // values, summed over the rows, to sums (n_lanes,).
     void (*add_norm1)(const float * rows, size_t stride, size_t n_rows, const float * panel, size_t depth, float * sums);

@@ -2,8 +2,8 @@
 
 #include "hooks/processor.h"
 #include "hooks/status.h"
+#include "kernels/kernels.h"
 
-#include <cmath>
 #include <cstring>
 
 namespace edgekv {
@@ -42,24 +42,6 @@ ggml_from_float_t row_from_float(int32_t type) {
     return convert;
 }
 
-void rotate_hadamard(float * row, uint32_t dim, uint32_t run) {
-    const float scale = 1.0f / std::sqrt(static_cast<float>(run));
-    for (float * part = row; part < row + dim; part += run) {
-        for (uint32_t half = 1; half < run; half *= 2) {
-            for (uint32_t i = 0; i < run; i += 2 * half) {
-                for (uint32_t j = i; j < i + half; ++j) {
-                    const float a = part[j];
-                    const float b = part[j + half];
-
-                    part[j]        = a + b;
-                    part[j + half] = a - b;
-                }
-            }
-        }
-        for (uint32_t i = 0; i < run; ++i) {
-            part[i] *= scale;
-        }
-    }
-}
+void rotate_hadamard(float * row, uint32_t dim, uint32_t run) { kernels().rotate(row, dim, run); }
 
 } // namespace edgekv

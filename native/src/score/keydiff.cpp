@@ -10,6 +10,15 @@ namespace {
 
 constexpr float epsilon = 1e-6f; // floor of the cosine's denominator (paper, appendix B.1)
 
+// The keys as floats, since they are read more than once: in scratch.keys, if a policy that attends has made room there for all of them.
+Rows read_once(const Rows & keys, Scratch & scratch) {
+    if (scratch.keys.size() < keys.n() * keys.dim()) {
+        return keys;
+    }
+    keys.read(0, keys.n(), scratch.keys.data());
+    return Rows({ sizeof(edgekv_rows), GGML_TYPE_F32, scratch.keys.data(), keys.n(), keys.dim() * sizeof(float), keys.dim(), keys.rotation() });
+}
+
 // The mean of the keys, each divided by its norm if `unit`. Leaves the keys' norms in scratch.norms.
 void mean_anchor(const Rows & keys, bool unit, Scratch & scratch) {
     float *        anchor = scratch.anchor.data();
@@ -66,11 +75,11 @@ void median_anchor(const Rows & keys, Scratch & scratch) {
 } // namespace
 
 void score_keydiff(const edgekv_policy & policy, const Cells & cells, Scratch & scratch, float * scores) {
-    const Rows &   keys = cells.keys;
-    const uint32_t dim  = keys.dim();
-    if (keys.n() == 0) {
+    if (cells.keys.n() == 0) {
         return;
     }
+    const Rows     keys = read_once(cells.keys, scratch);
+    const uint32_t dim  = keys.dim();
     if (policy.anchor == EDGEKV_ANCHOR_MEDIAN) {
         median_anchor(keys, scratch);
     } else {
