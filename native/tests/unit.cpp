@@ -38,6 +38,7 @@ void test_host(const char * model_path, const char * kv_type);
 void test_plan(const char * model_path);
 void test_kernels();
 void test_pools(const char * model_path, const char * kv_type);
+void test_columns_alone();
 void test_experts();
 void test_products();
 void test_pools_of_rows();
@@ -574,6 +575,7 @@ static void test_plain_arrays() {
     test_rope();
     test_matrix_rows();
     test_pages();
+    test_columns_alone();
     test_experts();
     test_products();
     test_pools_of_rows();

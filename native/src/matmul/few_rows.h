@@ -1,10 +1,11 @@
-// Products of types with 16 scales a block with few columns, row by row: rows are unpacked in registers at the memory's speed, which panels
-// of so many parts miss. Sums over a block of 256 are whole numbers in panels too, so both round alike. All of it is each source's own
+// Products of types with many scales a block, or with grids, with few columns, row by row: rows are unpacked in registers at the memory's
+// speed, which panels of so many parts miss. Sums over a block of 256 are whole numbers in panels too, so both round alike. All of it is each source's own
 // (kernels/vectors.h).
 #pragma once
 
 #include "matmul/column_tiles.h"
 #include "matmul/panel_folded.h"
+#include "matmul/panel_grids.h"
 
 namespace edgekv {
 
@@ -16,7 +17,7 @@ struct RowScales {
     float   delta;
 
     // The scale of 16 codes in each half, of 8 scales that stand in both.
-    __m256i scale(size_t part) const {
+    template <typename Block> __m256i scale(const Block &, size_t part) const {
         const __m256i here = part < 4 ? _mm256_permute4x64_epi64(scales, 0x44) : _mm256_permute4x64_epi64(scales, 0xEE);
         const char    at   = static_cast<char>(4 * (part % 4));
         const __m256i byte = _mm256_setr_m128i(_mm_set1_epi16(static_cast<int16_t>(at | (at + 1) << 8)),
@@ -81,7 +82,7 @@ struct RowQ6_K : RowScales {
 struct RowQ2_K : RowScales {
     using Weights = Q2_K;
     using Block   = block_q2_K;
-    static constexpr size_t most_columns = 1;
+    static constexpr size_t most_columns = adds_four ? 1 : 4;
 
     __m256i minima; // in the order of second_members, two in each lane
     float   least;
@@ -137,6 +138,33 @@ struct RowQ3_K : RowScales {
     }
 };
 
+// Magnitudes stay apart from their signs, which activations take.
+template <typename Grid> struct RowOfGrid {
+    using Weights = OfGrid<Grid>;
+    using Block   = typename Grid::Block;
+    static constexpr size_t most_columns = n_fewest_columns - 1;
+
+    float delta;
+
+    explicit RowOfGrid(const Block & block) : delta(float_of_half(block.d) * Grid::unit) {}
+
+    static Looked codes(const Block & block, size_t part) { return looked_up<Grid>(block, part); }
+
+    static __m256i pairs(const Looked & codes, __m256i activations) {
+        return _mm256_maddubs_epi16(codes.magnitudes, _mm256_sign_epi8(activations, codes.signs));
+    }
+
+    static __m256i scale(const Block & block, size_t part) {
+        constexpr size_t n = n_block / Grid::part;
+        return _mm256_setr_m128i(odd(block, n * part), odd(block, n * part + n - 1));
+    }
+
+    static __m256i start(const BlockFactor *) { return _mm256_setzero_si256(); }
+
+  private:
+    static __m128i odd(const Block & block, size_t part) { return _mm_set1_epi16(static_cast<int16_t>(2 * Grid::scale(block, part) + 1)); }
+};
+
 inline int32_t sum_of(__m128i ints) {
     const __m128i half = _mm_add_epi32(ints, _mm_unpackhi_epi64(ints, ints));
     return _mm_cvtsi128_si32(half) + _mm_extract_epi32(half, 1);
@@ -159,7 +187,8 @@ template <typename Row, size_t n_columns> void multiply_row(const char * row, si
         }
 #pragma GCC unroll 8
         for (size_t part = 0; part < n_super / n_block; ++part) {
-            const __m256i codes = Row::codes(block, part), scale = unpacked.scale(part);
+            const auto    codes = Row::codes(block, part);
+            const __m256i scale = unpacked.scale(block, part);
 #pragma GCC unroll 8
             for (size_t c = 0; c < n_columns; ++c) {
                 const int8_t * activations = tile.codes[c] + i * n_super + part * n_block;

@@ -87,36 +87,24 @@ template <typename Row> void multiply_rows(const Product & product, size_t first
 
 // Products of up to so many columns that panels are slower for.
 struct FewColumns {
-    size_t most;
-    void (*multiply)(const Product & product, size_t first_row, size_t end_row); // NULL = for none
+    size_t most = 0;
+    void (*multiply)(const Product & product, size_t first_row, size_t end_row) = nullptr;
 };
 
 template <typename Row> constexpr FewColumns by_rows() { return { Row::most_columns, multiply_rows<Row> }; }
 template <typename Weights, typename Block> constexpr FewColumns by_eights() { return { 1, multiply_eights<Weights, Block> }; }
 
-template <typename Weights> constexpr FewColumns few_columns() {
-    if constexpr (std::is_same_v<Weights, Q4_0>) {
-        return by_eights<Q4_0, block_q4_0>();
-    } else if constexpr (std::is_same_v<Weights, Q4_1>) {
-        return by_eights<Q4_1, block_q4_1>();
-    } else if constexpr (std::is_same_v<Weights, Q5_0>) {
-        return by_eights<Q5_0, block_q5_0>();
-    } else if constexpr (std::is_same_v<Weights, Q5_1>) {
-        return by_eights<Q5_1, block_q5_1>();
-    } else if constexpr (std::is_same_v<Weights, Q8_0>) {
-        return by_eights<Q8_0, block_q8_0>();
-    } else if constexpr (std::is_same_v<Weights, IQ4_NL>) {
-        return by_eights<IQ4_NL, block_iq4_nl>();
-    } else if constexpr (adds_four && std::is_same_v<Weights, Q2_K>) {
-        return by_rows<RowQ2_K>();
-    } else if constexpr (adds_four && std::is_same_v<Weights, Q3_K>) {
-        return by_rows<RowQ3_K>();
-    } else if constexpr (adds_four && std::is_same_v<Weights, Q6_K>) {
-        return by_rows<RowQ6_K>();
-    } else {
-        return { 0, nullptr };
-    }
-}
+template <typename Weights> constexpr FewColumns few_columns = {};
+template <> constexpr FewColumns few_columns<Q4_0>   = by_eights<Q4_0, block_q4_0>();
+template <> constexpr FewColumns few_columns<Q4_1>   = by_eights<Q4_1, block_q4_1>();
+template <> constexpr FewColumns few_columns<Q5_0>   = by_eights<Q5_0, block_q5_0>();
+template <> constexpr FewColumns few_columns<Q5_1>   = by_eights<Q5_1, block_q5_1>();
+template <> constexpr FewColumns few_columns<Q8_0>   = by_eights<Q8_0, block_q8_0>();
+template <> constexpr FewColumns few_columns<IQ4_NL> = by_eights<IQ4_NL, block_iq4_nl>();
+template <> constexpr FewColumns few_columns<Q2_K>   = by_rows<RowQ2_K>();
+template <> constexpr FewColumns few_columns<Q3_K>   = adds_four ? by_rows<RowQ3_K>() : FewColumns{};
+template <> constexpr FewColumns few_columns<Q6_K>   = adds_four ? by_rows<RowQ6_K>() : FewColumns{};
+template <typename Grid> constexpr FewColumns few_columns<OfGrid<Grid>> = by_rows<RowOfGrid<Grid>>();
 
 // More columns: a panel is unpacked once for all tiles. Each goes on from the sums that the slice of the row before has left.
 template <typename Weights> void multiply_panels(const Product & product, size_t first_row, size_t end_row, const Panel & panel) {
@@ -148,7 +136,7 @@ template <typename Weights> void multiply(const Product & product, size_t first_
     const Panel panel  = { memory, reinterpret_cast<float *>(memory + n_panel_rows * panel_depth),
                            reinterpret_cast<float *>(memory + n_panel_rows * panel_depth) + n_panel_rows * panel_depth / 16,
                            reinterpret_cast<float *>(memory + n_panel_rows * panel_depth) + n_panel_rows * panel_depth / 8 };
-    constexpr FewColumns few = few_columns<Weights>();
+    constexpr FewColumns few = few_columns<Weights>;
     if (few.multiply != nullptr && product.n_columns <= few.most) {
         few.multiply(product, first_row, end_row);
     } else if (product.n_columns <= n_columns_at_once) {
@@ -225,7 +213,7 @@ template <typename Weights> constexpr TypeProducts products_for(int64_t fewest_c
     return { Weights::type, { together, together > 1 ? 8 : 0 }, Weights::block, fewest_columns, quantise<Weights>, multiply<Weights> };
 }
 
-// Types of less than four bits are unpacked more slowly than ggml multiplies one column, unless there are products row by row.
+// Q3_K is unpacked more slowly than ggml multiplies one column, unless there are products row by row.
 constexpr TypeProducts types[] = {
     products_for<Q4_0>(),
     products_for<Q4_1>(),
@@ -234,17 +222,17 @@ constexpr TypeProducts types[] = {
     products_for<Q8_0>(),
     products_for<IQ4_NL>(),
     products_for<MXFP4>(),
-    products_for<Q2_K>(adds_four ? 1 : n_fewest_columns),
+    products_for<Q2_K>(),
     products_for<Q3_K>(adds_four ? 1 : n_fewest_columns),
     products_for<Q4_K>(),
     products_for<Q5_K>(),
     products_for<Q6_K>(),
     products_for<IQ4_XS>(),
-    products_for<OfGrid<Iq2Xxs>>(n_fewest_columns),
-    products_for<OfGrid<Iq2Xs>>(n_fewest_columns),
-    products_for<OfGrid<Iq2S>>(n_fewest_columns),
-    products_for<OfGrid<Iq3Xxs>>(n_fewest_columns),
-    products_for<OfGrid<Iq3S>>(n_fewest_columns),
+    products_for<OfGrid<Iq2Xxs>>(),
+    products_for<OfGrid<Iq2Xs>>(),
+    products_for<OfGrid<Iq2S>>(),
+    products_for<OfGrid<Iq3Xxs>>(),
+    products_for<OfGrid<Iq3S>>(),
     products_for<Q4_0x8>(),
     products_for<IQ4_NLx8>(),
     products_for<MXFP4x8>(),

@@ -1,0 +1,69 @@
+// A column's products are to the bit what they are alone, beside any other columns: with weights of every type, whoever multiplies them.
+#include "check.h"
+#include "products_fixture.h"
+
+using namespace edgekv;
+using namespace edgekv::products_fixture;
+
+namespace {
+
+constexpr size_t n_most = 64;
+
+#if defined(__x86_64__)
+constexpr ggml_type types[] = {
+    GGML_TYPE_F32,  GGML_TYPE_F16,  GGML_TYPE_BF16, GGML_TYPE_Q4_0,    GGML_TYPE_Q4_1,   GGML_TYPE_Q5_0,  GGML_TYPE_Q5_1,
+    GGML_TYPE_Q8_0, GGML_TYPE_Q2_K, GGML_TYPE_Q3_K, GGML_TYPE_Q4_K,    GGML_TYPE_Q5_K,   GGML_TYPE_Q6_K,  GGML_TYPE_IQ4_NL,
+    GGML_TYPE_IQ4_XS, GGML_TYPE_IQ2_XXS, GGML_TYPE_IQ2_XS, GGML_TYPE_IQ2_S, GGML_TYPE_IQ3_XXS, GGML_TYPE_IQ3_S, GGML_TYPE_MXFP4,
+    GGML_TYPE_TQ1_0, GGML_TYPE_TQ2_0,
+};
+#else
+constexpr ggml_type types[] = { GGML_TYPE_F32, GGML_TYPE_F16 }; // of others ggml multiplies few columns
+#endif
+
+// A column of `n_floats`, the first ones of which count, for each of n_columns from column `first` on.
+ggml_tensor * columns_of(ggml_context * context, const std::vector<float> & values, size_t depth, size_t first, size_t n, size_t n_floats) {
+    ggml_tensor * columns = ggml_new_tensor_2d(context, GGML_TYPE_F32, static_cast<int64_t>(n_floats), static_cast<int64_t>(n));
+    for (size_t i = 0; i < n; ++i) {
+        std::memcpy(static_cast<char *>(columns->data) + i * columns->nb[1], &values[(first + i) * depth], depth * sizeof(float));
+    }
+    return ggml_view_2d(context, columns, static_cast<int64_t>(depth), static_cast<int64_t>(n), columns->nb[1], 0);
+}
+
+std::vector<float> products_with(const Weights & weights, const std::vector<float> & values, size_t first, size_t n, size_t gap, int n_threads) {
+    const ggml_context_ptr context(ggml_init({ 16 << 20, nullptr, false }));
+    ggml_tensor *          columns = columns_of(context.get(), values, weights.depth, first, n, weights.depth + gap);
+    return computed(context.get(), ggml_mul_mat(context.get(), tensor_of(context.get(), weights, 1, nullptr), columns), n_threads);
+}
+
+bool are_part(const std::vector<float> & found, const std::vector<float> & all, size_t at) {
+    return std::memcmp(found.data(), &all[at], found.size() * sizeof(float)) == 0;
+}
+
+// Rows fill whole tiles of ggml's products, or not.
+void test_matrices(ggml_type type) {
+    for (const size_t n_rows : { 64, 36, 35 }) {
+        const Weights weights(type, n_rows, 512);
+        const auto    values = random_values(n_most * weights.depth, 5);
+        const auto    all    = products_with(weights, values, 0, n_most, 0, 1);
+        for (size_t n = 1; n < 16; ++n) {
+            CHECK(are_part(products_with(weights, values, n, n, 0, 1), all, n * n_rows));
+        }
+        for (const size_t n : { size_t(1), size_t(2), n_most }) {
+            CHECK(are_part(products_with(weights, values, 0, n, 32, 1), all, 0));
+            CHECK(are_part(products_with(weights, values, 0, n, 0, 3), all, 0));
+        }
+    }
+}
+
+} // namespace
+
+void test_columns_alone() {
+    processor().init();
+    for (const ggml_type type : types) {
+        const int n_before = n_failed;
+        test_matrices(type);
+        if (n_failed > n_before) {
+            std::fprintf(stderr, "those were of columns beside others in %s\n", ggml_type_name(type));
+        }
+    }
+}
