@@ -82,7 +82,7 @@ struct RowQ6_K : RowScales {
 struct RowQ2_K : RowScales {
     using Weights = Q2_K;
     using Block   = block_q2_K;
-    static constexpr size_t most_columns = adds_four ? 1 : 4;
+    static constexpr size_t most_columns = 1;
 
     __m256i minima; // in the order of second_members, two in each lane
     float   least;
@@ -139,30 +139,42 @@ struct RowQ3_K : RowScales {
 };
 
 // Magnitudes stay apart from their signs, which activations take.
-template <typename Grid> struct RowOfGrid {
+template <typename Grid> struct RowOfGrid : RowScales {
     using Weights = OfGrid<Grid>;
     using Block   = typename Grid::Block;
-    static constexpr size_t most_columns = n_fewest_columns - 1;
+    static constexpr size_t most_columns = 4; // more are faster in panels
 
-    float delta;
-
-    explicit RowOfGrid(const Block & block) : delta(float_of_half(block.d) * Grid::unit) {}
+    explicit RowOfGrid(const Block & block) : RowScales{ scales_of(block), float_of_half(block.d) * Grid::unit } {}
 
     static Looked codes(const Block & block, size_t part) { return looked_up<Grid>(block, part); }
 
     static __m256i pairs(const Looked & codes, __m256i activations) {
-        return _mm256_maddubs_epi16(codes.magnitudes, _mm256_sign_epi8(activations, codes.signs));
+        return _mm256_maddubs_epi16(codes.magnitudes, negated(activations, codes.negative));
     }
 
-    static __m256i scale(const Block & block, size_t part) {
-        constexpr size_t n = n_block / Grid::part;
-        return _mm256_setr_m128i(odd(block, n * part), odd(block, n * part + n - 1));
+    __m256i scale(const Block & block, size_t part) const {
+        if constexpr (Grid::has_bytes) {
+            return RowScales::scale(block, part);
+        } else {
+            return _mm256_set1_epi16(static_cast<int16_t>(2 * Grid::scale(block, part) + 1));
+        }
     }
 
     static __m256i start(const BlockFactor *) { return _mm256_setzero_si256(); }
 
   private:
-    static __m128i odd(const Block & block, size_t part) { return _mm_set1_epi16(static_cast<int16_t>(2 * Grid::scale(block, part) + 1)); }
+    static __m256i scales_of(const Block & block) {
+        if constexpr (Grid::has_bytes) {
+            uint64_t bytes = 0;
+            std::memcpy(&bytes, block.scales, sizeof(block.scales));
+            const __m128i both = _mm_cvtsi64_si128(static_cast<int64_t>(bytes)), mask = _mm_set1_epi8(15);
+            __m128i       four = _mm_unpacklo_epi8(_mm_and_si128(both, mask), _mm_and_si128(_mm_srli_epi16(both, 4), mask));
+            four               = Grid::part == n_block ? _mm_unpacklo_epi8(four, four) : four;
+            return _mm256_cvtepi8_epi16(_mm_add_epi8(_mm_add_epi8(four, four), _mm_set1_epi8(1)));
+        } else {
+            return _mm256_setzero_si256(); // each lies with the signs of its part
+        }
+    }
 };
 
 inline int32_t sum_of(__m128i ints) {
@@ -172,7 +184,8 @@ inline int32_t sum_of(__m128i ints) {
 inline int32_t sum_of(__m256i ints) { return sum_of(_mm_add_epi32(_mm256_castsi256_si128(ints), _mm256_extracti128_si256(ints, 1))); }
 
 // A row times the columns of a tile. Its sums are the ones at `at`.
-template <typename Row, size_t n_columns> void multiply_row(const char * row, size_t row_bytes, size_t n_blocks, const Tile<n_columns> & tile, size_t at) {
+template <typename Row, size_t n_columns>
+__attribute__((noinline)) void multiply_row(const char * row, size_t row_bytes, size_t n_blocks, const Tile<n_columns> & tile, size_t at) {
     constexpr size_t n_factors = n_super / Row::Weights::block;
     float            totals[n_columns] = {};
     for (size_t i = 0; i < n_blocks; ++i) {

@@ -101,7 +101,7 @@ template <> constexpr FewColumns few_columns<Q5_0>   = by_eights<Q5_0, block_q5_
 template <> constexpr FewColumns few_columns<Q5_1>   = by_eights<Q5_1, block_q5_1>();
 template <> constexpr FewColumns few_columns<Q8_0>   = by_eights<Q8_0, block_q8_0>();
 template <> constexpr FewColumns few_columns<IQ4_NL> = by_eights<IQ4_NL, block_iq4_nl>();
-template <> constexpr FewColumns few_columns<Q2_K>   = by_rows<RowQ2_K>();
+template <> constexpr FewColumns few_columns<Q2_K>   = adds_four ? by_rows<RowQ2_K>() : FewColumns{};
 template <> constexpr FewColumns few_columns<Q3_K>   = adds_four ? by_rows<RowQ3_K>() : FewColumns{};
 template <> constexpr FewColumns few_columns<Q6_K>   = adds_four ? by_rows<RowQ6_K>() : FewColumns{};
 template <typename Grid> constexpr FewColumns few_columns<OfGrid<Grid>> = by_rows<RowOfGrid<Grid>>();
@@ -213,7 +213,7 @@ template <typename Weights> constexpr TypeProducts products_for(int64_t fewest_c
     return { Weights::type, { together, together > 1 ? 8 : 0 }, Weights::block, fewest_columns, quantise<Weights>, multiply<Weights> };
 }
 
-// Q3_K is unpacked more slowly than ggml multiplies one column, unless there are products row by row.
+// Two types are unpacked more slowly than ggml multiplies one column, unless there are products row by row.
 constexpr TypeProducts types[] = {
     products_for<Q4_0>(),
     products_for<Q4_1>(),
@@ -222,7 +222,7 @@ constexpr TypeProducts types[] = {
     products_for<Q8_0>(),
     products_for<IQ4_NL>(),
     products_for<MXFP4>(),
-    products_for<Q2_K>(),
+    products_for<Q2_K>(adds_four ? 1 : n_fewest_columns),
     products_for<Q3_K>(adds_four ? 1 : n_fewest_columns),
     products_for<Q4_K>(),
     products_for<Q5_K>(),

@@ -8,16 +8,65 @@ namespace edgekv {
 
 namespace {
 
-// 32 numbers of a block: their magnitudes, and bytes with their signs, none of which is 0.
+// Which of 32 numbers are negative, by a bit or a byte for each; and bytes with these negated.
+#if defined(__AVX512VNNI__)
+using Negative = __mmask32;
+
+inline Negative negative_of(uint32_t bits) { return bits; }
+inline Negative negative_of(__m256i bytes) { return _mm256_movepi8_mask(bytes); }
+inline __m256i  negated(__m256i bytes, Negative negative) { return _mm256_mask_sub_epi8(bytes, negative, _mm256_setzero_si256(), bytes); }
+#else
+using Negative = __m256i; // no byte is 0
+
+inline Negative negative_of(__m256i bytes) { return _mm256_or_si256(bytes, _mm256_set1_epi8(1)); }
+inline Negative negative_of(uint32_t bits) { return negative_of(set_bytes(static_cast<int32_t>(bits))); }
+inline __m256i  negated(__m256i bytes, Negative negative) { return _mm256_sign_epi8(bytes, negative); }
+#endif
+
+// 32 numbers of a block.
 struct Looked {
-    __m256i magnitudes, signs;
+    __m256i  magnitudes;
+    Negative negative;
 };
+
+// What `at` finds for each of four eights, the first one first.
+template <typename At> EDGEKV_INLINE __m256i four_eights(const At & at) {
+    const auto eight = [&](size_t j) { return static_cast<int64_t>(at(j)); };
+    return _mm256_set_epi64x(eight(3), eight(2), eight(1), eight(0));
+}
+
+template <typename Four> EDGEKV_INLINE __m256i eight_fours(const Four & four) {
+    const auto one = [&](size_t j) { return static_cast<int32_t>(four(j)); };
+    return _mm256_set_epi32(one(7), one(6), one(5), one(4), one(3), one(2), one(1), one(0));
+}
+
+template <typename Grid> EDGEKV_INLINE __m256i magnitudes_of(const typename Grid::Block & block, size_t i) {
+    if constexpr (Grid::has_fours) {
+        return eight_fours([&](size_t j) { return Grid::four(block, 8 * i + j); });
+    } else {
+        return four_eights([&](size_t j) { return Grid::eight(block, 4 * i + j); });
+    }
+}
+
+// Eight places in the grid are made at once: a byte of each, and its ninth bit.
+template <> EDGEKV_INLINE __m256i magnitudes_of<Iq3S>(const block_iq3_s & block, size_t i) {
+    const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(block.qs + 8 * i)));
+    const __m256i ninth = _mm256_sllv_epi32(_mm256_set1_epi32(block.qh[i]), _mm256_setr_epi32(8, 7, 6, 5, 4, 3, 2, 1));
+    alignas(32) uint32_t places[8];
+    _mm256_store_si256(reinterpret_cast<__m256i *>(places), _mm256_or_si256(bytes, _mm256_and_si256(ninth, _mm256_set1_epi32(256))));
+    return eight_fours([&](size_t j) { return iq3s_grid[places[j]]; });
+}
 
 // The i-th 32 of a block.
 template <typename Grid> EDGEKV_INLINE Looked looked_up(const typename Grid::Block & block, size_t i) {
-    const auto    eight    = [&](size_t j) { return static_cast<int64_t>(Grid::eight(block, 4 * i + j)); };
-    const __m256i negative = set_bytes(static_cast<int32_t>(Grid::signs(block, i)));
-    return { _mm256_set_epi64x(eight(3), eight(2), eight(1), eight(0)), _mm256_or_si256(negative, _mm256_set1_epi8(1)) };
+    Looked looked;
+    looked.magnitudes = magnitudes_of<Grid>(block, i);
+    if constexpr (Grid::has_even) {
+        looked.negative = negative_of(four_eights([&](size_t j) { return ksigns64[Grid::seven(block, 4 * i + j)]; }));
+    } else {
+        looked.negative = negative_of(Grid::signs(block, i));
+    }
+    return looked;
 }
 
 template <typename Grid> struct OfGrid : Super {
@@ -52,7 +101,7 @@ template <typename Grid> struct OfGrid : Super {
   private:
     static EDGEKV_INLINE __m256i codes_of(const typename Grid::Block & block, size_t i) {
         const Looked looked = looked_up<Grid>(block, i);
-        return _mm256_add_epi8(_mm256_sign_epi8(looked.magnitudes, looked.signs), _mm256_set1_epi8(static_cast<char>(offset)));
+        return _mm256_add_epi8(negated(looked.magnitudes, looked.negative), _mm256_set1_epi8(static_cast<char>(offset)));
     }
 
     template <typename BlockOf> static EDGEKV_INLINE void put_odd(const BlockOf & block, WideFloats delta, size_t band, const Panel & panel) {

@@ -37,10 +37,26 @@ template <typename Grid> struct OfGrid : Super {
   private:
     // The i-th 16 of a block.
     static uint8x16_t sixteen(const Block & block, size_t i) {
-        const uint32_t   signs      = Grid::signs(block, i / 2) >> 16 * (i % 2);
-        const uint8x16_t magnitudes = vcombine_u8(vcreate_u8(Grid::eight(block, 2 * i)), vcreate_u8(Grid::eight(block, 2 * i + 1)));
-        const uint8x16_t negative   = set_bytes(static_cast<uint8_t>(signs), static_cast<uint8_t>(signs >> 8));
+        const uint8x16_t magnitudes = vcombine_u8(vcreate_u8(eight(block, 2 * i)), vcreate_u8(eight(block, 2 * i + 1)));
+        const uint8x16_t negative   = negative_of(block, i);
         return vsubq_u8(veorq_u8(magnitudes, negative), negative);
+    }
+
+    static uint64_t eight(const Block & block, size_t i) {
+        if constexpr (Grid::has_fours) {
+            return Grid::four(block, 2 * i) | static_cast<uint64_t>(Grid::four(block, 2 * i + 1)) << 32;
+        } else {
+            return Grid::eight(block, i);
+        }
+    }
+
+    static uint8x16_t negative_of(const Block & block, size_t i) {
+        if constexpr (Grid::has_even) {
+            return vcombine_u8(vcreate_u8(ksigns64[Grid::seven(block, 2 * i)]), vcreate_u8(ksigns64[Grid::seven(block, 2 * i + 1)]));
+        } else {
+            const uint32_t signs = Grid::signs(block, i / 2) >> 16 * (i % 2);
+            return set_bytes(static_cast<uint8_t>(signs), static_cast<uint8_t>(signs >> 8));
+        }
     }
 };
 
