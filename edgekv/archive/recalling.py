@@ -15,7 +15,7 @@ ROUNDS = 2
 # Positions in which a hit fades by half. What comes after one matters more than what comes before it.
 BEFORE, AFTER = 20, 4
 N_SINK = 4  # first positions: attention that finds nothing goes there, and what follows them would be recalled for it
-MOST_RECALLED = 64  # cells of a head, on average
+MOST_RECALLED = 128  # cells of a head, on average
 
 # (heads scanned, heads of all rounds) -> False to stop. The driver of the recall gets what it yields
 GoesOn = Callable[[int, int], Generator[object, int, bool]]
