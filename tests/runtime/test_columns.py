@@ -9,6 +9,7 @@ from small import SETTINGS, words
 import edgekv
 from edgekv.generation.sampler import GREEDY
 from edgekv.options import KV_TYPES
+from edgekv.testing.models.families import make_family
 
 LENGTHS = (2, 4, 8, 32, 64, 128)  # a longer block is decoded in pieces of 128
 N_TOKENS = 330
@@ -29,7 +30,7 @@ def logits_by(path, lengths, **options):
 
 
 @pytest.mark.parametrize("kv_type", KV_TYPES)
-@pytest.mark.parametrize("quantization", ["Q4_0", "Q8_0"])
+@pytest.mark.parametrize("quantization", ["Q4_0", "Q8_0", "F16", "F32"])
 def test_logits_are_those_of_single_tokens_in_blocks_of_any_length(tiny_model, quantization, kv_type):
     path = tiny_model(n_layer=2, n_ctx_train=2048, head_dim=64, quantization=quantization)
     alone, *blocks = logits_by(path, (1, *LENGTHS), kv_type=kv_type)
@@ -37,9 +38,18 @@ def test_logits_are_those_of_single_tokens_in_blocks_of_any_length(tiny_model, q
         np.testing.assert_array_equal(found, alone, err_msg=f"blocks of {length}")
 
 
+@pytest.mark.parametrize("quantization", ["Q4_0", "F32"])
+def test_logits_of_experts_are_those_of_single_tokens(tmp_path, quantization):
+    path = make_family(tmp_path / "experts.gguf", "glm4moe", quantization=quantization)
+    alone, *blocks = logits_by(path, (1, 8, 64))
+    for found in blocks:
+        np.testing.assert_array_equal(found, alone)
+
+
 @pytest.mark.usefixtures("talkative")
-def test_a_greedy_reply_is_the_same_with_blocks_of_any_length(tiny_model):
-    path = tiny_model(n_layer=2, n_ctx_train=2048, head_dim=64, quantization="Q4_0")
+@pytest.mark.parametrize("quantization", ["Q4_0", "F16"])
+def test_a_greedy_reply_is_the_same_with_blocks_of_any_length(tiny_model, quantization):
+    path = tiny_model(n_layer=2, n_ctx_train=2048, head_dim=64, quantization=quantization)
 
     def reply(block):
         options = {"block": block, "kv_type": "q8_0", "prompt_lookup": "off"}  # else the last logits may be a draft's
