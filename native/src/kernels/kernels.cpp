@@ -70,34 +70,38 @@ void add_weighted(float * sum, const float * weights, const float * rows, size_t
 }
 
 // sin(2 pi x) for |x| <= 0.25, by Taylor's terms.
-inline Vector sine(Vector x) {
-    const Vector square = x * x;
-    Vector       y      = all(-15.0946426f);
-    y                   = y * square + 42.0586940f;
-    y                   = y * square - 76.7058597f;
-    y                   = y * square + 81.6052493f;
-    y                   = y * square - 41.3417022f;
+inline float sine(float x) {
+    const float square = x * x;
+    float       y      = -15.0946426f;
+    y                  = y * square + 42.0586940f;
+    y                  = y * square - 76.7058597f;
+    y                  = y * square + 81.6052493f;
+    y                  = y * square - 41.3417022f;
     return x * (y * square + 6.28318531f);
 }
 
-// Turn n pairs back, at most `width`: their first elements and the other ones, `step` floats apart. A constant n is compiled to vectors.
+// Turn n pairs back, at most `width`: their first elements and the other ones, `step` floats apart. A compiler makes vectors of loops of
+// a constant n over arrays that cannot overlap.
 template <size_t step, typename N>
 inline void turn_few(float * first, float * other, const double * turns, N n, int32_t position) {
-    float parts[width] = {}, x[width] = {}, y[width] = {};
+    float x[width], y[width], cosines[width], sines[width];
     for (size_t i = 0; i < n; ++i) {
-        const double turn = position * turns[i];
-        parts[i]          = static_cast<float>(turn - rint(turn)); // of a circle, in [-0.5, 0.5]
-        x[i]              = first[i * step];
-        y[i]              = other[i * step];
+        x[i] = first[i * step];
+        y[i] = other[i * step];
     }
-    const Vector part = load(parts), size = magnitude(part), side = sine(0.25f - magnitude(size - 0.25f));
-    const Vector cosines = sine(0.25f - size), sines = part < 0.0f ? -side : side;
-    const Vector a = load(x), b = load(y);
-    store(x, a * cosines + b * sines);
-    store(y, b * cosines - a * sines);
     for (size_t i = 0; i < n; ++i) {
-        first[i * step] = x[i];
-        other[i * step] = y[i];
+        const double turn  = position * turns[i];
+        const float  part  = static_cast<float>(turn - rint(turn)); // of a circle, in [-0.5, 0.5]
+        const float  size  = part < 0.0f ? -part : part;
+        const float  above = size - 0.25f;
+        const float  side  = sine(0.25f - (above < 0.0f ? -above : above));
+
+        cosines[i] = sine(0.25f - size);
+        sines[i]   = part < 0.0f ? -side : side;
+    }
+    for (size_t i = 0; i < n; ++i) {
+        first[i * step] = x[i] * cosines[i] + y[i] * sines[i];
+        other[i * step] = y[i] * cosines[i] - x[i] * sines[i];
     }
 }
 
