@@ -110,7 +110,7 @@ def test_ctrl_c_says_how_to_go_on(command, run, rows, tmp_path, workers):
     assert len(rows()) == 24
 
 
-@pytest.mark.nightly  # a cluster whose worker dies is tested otherwise
+@pytest.mark.nightly  # a cluster starts many processes; test_workers.py and test_batch.py test workers every time
 def test_two_workers_of_dask_give_what_one_process_gives(run, rows):
     distributed = pytest.importorskip("distributed")
     run(results="alone.jsonl")
@@ -121,6 +121,7 @@ def test_two_workers_of_dask_give_what_one_process_gives(run, rows):
     assert 4 <= figures["prefixes"] <= 8
 
 
+@pytest.mark.nightly
 def test_a_cluster_whose_worker_dies_answers_all_the_same(command, rows, run, tmp_path):
     distributed = pytest.importorskip("distributed")
     run(results="alone.jsonl")
