@@ -97,6 +97,7 @@ class Estimates:
             model=Path("model.gguf"),
             n_cells=n_cells,
             n_cells_max=n_cells,
+            even_cells=True,
             cell_bytes=CELL_BYTES[options.kv_type],
             session_bytes=kv,
             n_ctx_train=self.n_ctx_train,

@@ -230,7 +230,7 @@ def _take_by_way_of_more(
         f"the {n_cells} cells of the saved session while they are evicted to {plan.budget_cells}",
         f"or open the runtime with budget={n_cells}",
     )
-    layout = structs.Layout(n_cells, n_cells + further, options.probe_cells)
+    layout = structs.Layout(n_cells, n_cells + max(1, further), options.probe_cells)  # heads may differ
     with (
         closing(Context(engine.model, n_cells, options, layout)) as context,
         closing(open_cache(context, options)) as cache,
@@ -239,6 +239,10 @@ def _take_by_way_of_more(
         larger = BlockLoop(cache, options, plan.budget_cells, engine.model.n_ctx_train)
         larger.take(notes)
         larger.shrink()
+        kept = [cache.head_cells(*at)[0] for at in cache.heads]
+        if not block_loop.cache.holds(np.array(kept)):  # on a device, where all heads hold equally many
+            larger.budget = min(kept)
+            larger.shrink()
         convert_cells(CachedSource(cache), block_loop.cache)
         block_loop.take(larger.notes)
     process.return_freed_memory()

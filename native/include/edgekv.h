@@ -430,7 +430,7 @@ EDGEKV_API uint32_t edgekv_cache_n_heads(const struct edgekv_cache * cache, uint
 EDGEKV_API uint32_t edgekv_cache_n_query_heads(const struct edgekv_cache * cache, uint32_t layer); // likewise
 
 // Say whether the rows can be divided into cells (n,) of every head, layer by layer: nonzero = yes. Heads whose rows have one
-// shape and lie in one memory draw on the same.
+// shape and lie in one memory draw on the same. On a device, heads that share no cells have equally many.
 //   EDGEKV_STATUS_INVALID_ARGUMENT  n is not the number of heads
 EDGEKV_API enum edgekv_status edgekv_cache_holds(
            const struct edgekv_cache * cache,

@@ -26,7 +26,6 @@ def test_a_product_and_its_limit_are_measured(type_number, n_tokens):
     assert speed.rate > 0
     assert speed.instructions in (b"", b"avx2", b"avxvnni", b"avx512vnni")
     assert (speed.limit > 0) == (speed.instructions != b"")
-    assert n_tokens > 1 or speed.instructions == b""  # a single token of such types is ggml's
 
 
 @pytest.mark.parametrize(

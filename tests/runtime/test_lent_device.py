@@ -46,7 +46,7 @@ SELECTED = [
     "test_snapshot.py::test_a_restored_session_goes_on_as_one_that_never_left[snapkv+ada-q8_0]",
     "test_many_sessions.py::test_sessions_that_take_turns_say_what_each_says_alone[h2o-q8_0]",
     "test_archive.py::test_recalled_rows_are_to_the_bit_those_that_were_evicted[snapkv+ada-q8_0]",
-    "test_archive.py::test_what_is_recalled_is_what_the_reference_finds_best[0-f16]",
+    "test_archive.py::test_what_is_recalled_is_what_the_reference_finds_best[off-0-f16]",
     "test_turned_archive.py::test_heads_of_different_lengths_end_at_one_position",
     "../kinds/test_device_reads.py::test_attention_reads_from_where_a_device_can[q8_0]",
     "../kinds/test_exact.py::test_quantised_rows_of_evicted_cells_too[deepseek2]",

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 using namespace edgekv;
 
@@ -243,7 +244,8 @@ bool edgekv_cache::holds(const std::vector<uint32_t> & cells) const {
     if (cells.size() != flat_.n_heads()) {
         fail(EDGEKV_STATUS_INVALID_ARGUMENT, "cells of %zu heads, but the cache has %u; give a number for each", cells.size(), flat_.n_heads());
     }
-    return flat_.fits(cells, 0);
+    const bool are_alike = std::adjacent_find(cells.begin(), cells.end(), std::not_equal_to<>()) == cells.end();
+    return (are_alike || takes_unlike_heads()) && flat_.fits(cells, 0);
 }
 
 size_t edgekv_cache::row_of(uint32_t il, uint32_t g) const {

@@ -80,7 +80,8 @@ struct edgekv_cache {
     // Whether a key, or the next token, has another RoPE position than its own.
     bool is_turned() const;
 
-    // Whether a recall may give some heads fewer tokens than others.
+    // Whether heads may hold different numbers of cells: those of a cache that is opened for it, or for a recall if a graph can attend.
+    bool takes_unlike_heads() const { return params_.ragged != 0 || takes_unevenly(); }
     bool takes_unevenly() const;
 
     // Give the next open rows, which have their rows, to the next n tokens, as if they were fed.

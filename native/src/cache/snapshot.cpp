@@ -265,8 +265,7 @@ struct Snapshot {
         const auto & h       = header;
         const auto   is_even = [](const auto & counts) { return std::adjacent_find(counts.begin(), counts.end(), std::not_equal_to<>()) == counts.end(); };
         check_room(cache);
-        expect(is_even(kept) || cache.params_.ragged != 0, "its heads hold different numbers of cells");
-        expect(is_even(added) || cache.takes_unevenly(), "its heads were given different numbers of cells");
+        expect(cache.takes_unlike_heads() || (is_even(kept) && is_even(added)), "its heads hold different numbers of cells");
         const bool was_evicted = int64_t(h.n_filled) < h.n_past;
         expect(was_evicted || std::count(kept.begin(), kept.end(), 0u) == int64_t(kept.size()), "cells were kept by no eviction");
         const uint32_t n_used = uint32_t(was_evicted) + h.n_filled;
