@@ -159,11 +159,11 @@ def test_a_saved_session_whose_heads_differ_goes_on_where_all_have_equally_many(
         said(session, "Go on.")
         assert len(set(map(len, kept(session)))) > 1
         session.save(tmp_path / "one.session")
-    with edgekv.Runtime(model, **setting | {"rpc": servers, "isolated": True}) as rt:
-        with rt.load_session(tmp_path / "one.session") as loaded:
-            assert {len(of) for of in kept(loaded)} == {SETTING["budget"]}
-            assert said(loaded, "What else?")
-            assert loaded.stats.recalled_cells > 0
+    there = setting | {"rpc": servers, "isolated": True}
+    with edgekv.Runtime(model, **there) as rt, rt.load_session(tmp_path / "one.session") as loaded:
+        assert {len(of) for of in kept(loaded)} == {SETTING["budget"]}
+        assert said(loaded, "What else?")
+        assert loaded.stats.recalled_cells > 0
 
 
 @pytest.mark.parametrize("family", ["gemma3", "lfm2", "deepseek2"])

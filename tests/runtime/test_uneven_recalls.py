@@ -192,7 +192,7 @@ def test_a_damaged_snapshot_is_refused(open_archived, file):
             meta = SnapshotMeta.read(CachedSource(cache))
             meta.added[head] = added
             rows = cache.snapshot().data[meta.n_bytes :]
-            with pytest.raises(ConfigError, match="damaged|find no room"):
+            with pytest.raises(ConfigError, match=r"damaged|find no room"):
                 cache.restore(CacheSnapshot(np.concatenate([meta.to_bytes(), rows])))
         archive.close()
 
