@@ -25,9 +25,8 @@ Recall::Recall(const edgekv_cache & cache, const edgekv_archive & archive, const
     note_cells();
     const size_t n_threads = n_workers(cache.shape);
     team_.emplace(n_threads);
-    found_.n = n_each_;
     found_.counts.resize(n_held_.size());
-    if (n_each_ == 0) {
+    if (found_.n == 0) {
         return;
     }
     found_.most = most_of(std::min_element(n_held_.begin(), n_held_.end()) - n_held_.begin());
@@ -73,30 +72,30 @@ void Recall::check() const {
 // cannot lie unlike, no more than the head does that lacks the fewest.
 void Recall::note_cells() {
     std::vector<uint64_t> lacking(cache_.pools().size(), 0);
-    n_each_ = std::min(params_.n_cells, cache_.n_free() + cache_.n_recalled());
+    found_.n = std::min(params_.n_cells, cache_.n_free() + cache_.n_recalled());
     each_head([&](uint32_t il, uint32_t g) {
         const std::vector<int32_t> has = held(il, g);
         const auto n_archived = std::count_if(has.begin(), has.end(), [&](int32_t p) { return p >= archive_.begin() && p < archive_.end(); });
         const auto n_lacking  = static_cast<uint32_t>(archive_.end() - archive_.begin() - n_archived);
         n_held_.push_back(static_cast<uint32_t>(has.size()));
         lacking[cache_.layers()[il].pool] += n_lacking;
-        n_each_ = cache_.takes_unevenly() ? n_each_ : std::min(n_each_, n_lacking);
+        found_.n = cache_.takes_unevenly() ? found_.n : std::min(found_.n, n_lacking);
     });
     uint64_t most = 0;
     for (size_t pool = 0; pool < lacking.size(); ++pool) {
         const uint64_t n_heads = cache_.pools()[pool].n_heads;
         most                   = std::max(most, (lacking[pool] + n_heads - 1) / n_heads);
     }
-    n_each_ = static_cast<uint32_t>(std::min<uint64_t>(n_each_, most));
+    found_.n = static_cast<uint32_t>(std::min<uint64_t>(found_.n, most));
 }
 
 // The most that a head may get: others get fewer then. What is left open is left so in every head.
 uint32_t Recall::most_of(size_t head) const {
     if (!cache_.takes_unevenly()) {
-        return n_each_;
+        return found_.n;
     }
-    const uint32_t n_left = cache_.n_free() + cache_.n_recalled() - n_each_;
-    return std::min(EDGEKV_RECALL_LIMIT * n_each_, cache_.shape.n_cells_max - std::min(cache_.shape.n_cells_max, n_held_[head] + n_left));
+    const uint32_t n_left = cache_.n_free() + cache_.n_recalled() - found_.n;
+    return std::min(EDGEKV_RECALL_LIMIT * found_.n, cache_.shape.n_cells_max - std::min(cache_.shape.n_cells_max, n_held_[head] + n_left));
 }
 
 // Heads that share a pool share its rows.
@@ -104,7 +103,7 @@ void Recall::choose() {
     for (size_t pool = 0; pool < cache_.pools().size(); ++pool) {
         std::vector<size_t> heads;
         each_head_of(cache_.layers(), pool, [&](uint32_t il, uint32_t g) { heads.push_back(cache_.layers()[il].first_head + g); });
-        keep_best(found_, scores_, heads, n_each_ * heads.size());
+        keep_best(found_, scores_, heads, found_.n * heads.size());
     }
 }
 
@@ -202,11 +201,12 @@ edgekv_recall Recall::commit(edgekv_cache & cache) {
         make_room(cache, n_held_, moves);
         throw;
     }
+    const uint32_t n = found_.n;
     cache.take_recalled(std::move(found_));
-    if (is_turned_ && n_each_ > 0) {
+    if (is_turned_ && n > 0) {
         turn_keys(cache, room.data(), positions, writer);
     }
-    return { n_each_, uint64_t(archive_.end() - archive_.begin()) * cache.shape.n_head_total, scan_us_, ggml_time_us() - start_us };
+    return { n, uint64_t(archive_.end() - archive_.begin()) * cache.shape.n_head_total, scan_us_, ggml_time_us() - start_us };
 }
 
 // Lay the rows out anew. If a device fails meanwhile, they are lost, and the cache is emptied.

@@ -70,7 +70,6 @@ class Recall {
     edgekv_recall_params   params_;
     bool                   is_turned_;  // keys have other RoPE positions than their own: they are scored at one, and go to adjacent ones
     std::vector<uint32_t>  n_held_;     // (n_heads,) cells of every head beside those of an earlier recall
-    uint32_t               n_each_ = 0; // cells that a head gets, on average
     edgekv_recalled        found_;      // so far: the best of every head, as many as it may get
     std::vector<float>     scores_;     // (n_heads, most) of these
     int64_t                scan_us_ = 0;

@@ -10,9 +10,8 @@ RowTransfer::RowTransfer(const edgekv_cache & cache) : cache_(cache) {
 }
 
 void RowTransfer::set_pool(size_t number) {
-    RowGraphs * const graphs = cache_.workspace().graphs[number].get();
     pool_     = &cache_.pools()[number];
-    graphs_   = graphs != nullptr && graphs->moves() ? graphs : nullptr;
+    graphs_   = cache_.workspace().moving(number);
     packet_   = { pool_->k->nb[1], pool_->v == pool_->k ? 0 : pool_->v->nb[1], 0, 0 };
     capacity_ = graphs_ != nullptr ? std::min(most_bytes, graphs_->packet_bytes()) : most_bytes;
 }

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 
 using namespace edgekv;
 
@@ -244,13 +243,18 @@ bool edgekv_cache::holds(const std::vector<uint32_t> & cells) const {
     if (cells.size() != flat_.n_heads()) {
         fail(EDGEKV_STATUS_INVALID_ARGUMENT, "cells of %zu heads, but the cache has %u; give a number for each", cells.size(), flat_.n_heads());
     }
-    const bool are_alike = std::adjacent_find(cells.begin(), cells.end(), std::not_equal_to<>()) == cells.end();
-    return (are_alike || takes_unlike_heads()) && flat_.fits(cells, 0);
+    return (are_alike(cells) || takes_unlike_heads()) && flat_.fits(cells, 0);
 }
 
 size_t edgekv_cache::row_of(uint32_t il, uint32_t g) const {
     const FlatCache::Head & head = head_of(il, g); // fails first if there is no such layer
     return flat_.pools()[layers_[il].pool].offset + head.cell;
+}
+
+HostRows edgekv_cache::host_rows(const edgekv_layer & layer, bool values, size_t first, size_t n) const {
+    const bool      of_v = values && !layer.is_latent();
+    RowCopy * const copy = is_copied(pools()[layer.pool]) ? (of_v ? &work_->copy_v : &work_->copy_k) : nullptr;
+    return HostRows(of_v ? layer.v : layer.k, first, n, copy);
 }
 
 HeadCells edgekv_cache::cells(uint32_t il, uint32_t g) { return cells_.at(row_of(il, g), head_of(il, g).open() + n_filled_); }

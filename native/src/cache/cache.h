@@ -122,6 +122,9 @@ struct edgekv_cache {
     bool is_copied(const edgekv::FlatCache::Pool & pool) const { return staging_ != edgekv::Staging::automatic || !pool.host; }
     bool is_copied() const { return edgekv::is_staged(shape, staging_); } // some of them, at least
 
+    // Rows [first, first + n) of a layer's pool, keys or values, where the host can read them. The next copy ends a copy.
+    edgekv::HostRows host_rows(const edgekv_layer & layer, bool values, size_t first, size_t n) const;
+
     uint32_t          n_heads(uint32_t layer) const { return layer < layers_.size() ? layers_[layer].n_head_kv : 0; }
     uint32_t          n_query_heads(uint32_t layer) const { return layer < layers_.size() ? layers_[layer].n_head() : 0; }
     uint64_t          bytes() const;        // in the host's memory

@@ -83,6 +83,19 @@ Workspace::Workspace(const llama_context & ctx, const FlatCache & flat, const ed
     }
 }
 
+RowGraphs * Workspace::moving(size_t pool) const {
+    RowGraphs * of_pool = graphs[pool].get();
+    return of_pool != nullptr && of_pool->moves() ? of_pool : nullptr;
+}
+
+void Workspace::finish() const {
+    for (const auto & each : graphs) {
+        if (each) {
+            each->finish();
+        }
+    }
+}
+
 uint64_t Workspace::bytes() const {
     uint64_t sum = WorkArrays::bytes(n_rows_, parts_) + copy_k.rows.capacity() + copy_v.rows.capacity() +
                    copy_queries.rows.capacity() + custom_bytes_ + contest.capacity() * sizeof(float);

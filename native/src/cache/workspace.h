@@ -28,6 +28,9 @@ struct Workspace {
 
     RopeTurn * turn_of(uint32_t layer) { return turns.empty() ? nullptr : &turns[layer]; }
 
+    RowGraphs * moving(size_t pool) const; // the graphs that move its rows; NULL = the host does
+    void        finish() const;            // what graphs were told to move and to turn
+
     // Bytes that one takes in the host's memory, if its graphs lie elsewhere.
     static uint64_t estimate_bytes(const edgekv_shape & shape, const edgekv_cache_params & params, Staging staging);
 

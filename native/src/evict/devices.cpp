@@ -18,28 +18,13 @@ void Devices::begin() {
     }
 }
 
-RowGraphs * Devices::moving(const edgekv_layer & layer) const {
-    RowGraphs * graphs = of(layer);
-    return graphs != nullptr && graphs->moves() ? graphs : nullptr;
-}
-
-void Devices::finish() {
-    for (const auto & graphs : work_.graphs) {
-        if (graphs) {
-            graphs->finish();
-        }
-    }
-}
-
 HostRows Devices::rows(uint32_t il, uint32_t g, bool values, size_t n) { return rows(layers_[il], values, cache_.head_of(il, g).first, n); }
 
 HostRows Devices::rows(const edgekv_layer & layer, bool values, size_t first, size_t n) {
-    const bool of_v   = values && !layer.is_latent();
-    const bool copied = copies(layer);
-    if (copied && n > 0) {
+    if (copies(layer) && n > 0) {
         staged_[&layer - layers_.data()] = 1;
     }
-    return HostRows(of_v ? layer.v : layer.k, first, n, !copied ? nullptr : of_v ? &work_.copy_v : &work_.copy_k);
+    return cache_.host_rows(layer, values, first, n);
 }
 
 HostRows * Devices::queries(uint32_t il, const QueryRows & rows) {

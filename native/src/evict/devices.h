@@ -28,8 +28,8 @@ class Devices {
 
     // The graphs that work on a layer's rows, and those of them that move rows; NULL = the host does.
     RowGraphs * of(const edgekv_layer & layer) const { return work_.graphs[layer.pool].get(); }
-    RowGraphs * moving(const edgekv_layer & layer) const;
-    void        finish(); // what was noted to move and to turn
+    RowGraphs * moving(const edgekv_layer & layer) const { return work_.moving(layer.pool); }
+    void        finish() { work_.finish(); } // what was noted to move and to turn
 
     // The first n rows of one head, keys or values, or rows [first, first + n) of the pool, where the host can read them.
     HostRows rows(uint32_t layer, uint32_t head, bool values, size_t n);

@@ -1,18 +1,6 @@
 #include "evict/head_moves.h"
 
-#include "device/row_graphs.h"
-
 namespace edgekv {
-
-namespace {
-
-// What moves rows of a layer; NULL = the host does.
-RowGraphs * graphs_of(const edgekv_cache & cache, const edgekv_layer & layer) {
-    RowGraphs * graphs = cache.workspace().graphs[layer.pool].get();
-    return graphs != nullptr && graphs->moves() ? graphs : nullptr;
-}
-
-} // namespace
 
 HeadMoves::HeadMoves(const edgekv_cache & cache, const std::vector<uint32_t> & n) {
     moves_.reserve(n.size());
@@ -57,26 +45,20 @@ template <typename F> void HeadMoves::each(uint32_t FlatCache::Head::* first, F 
 
 void HeadMoves::move_on_devices(edgekv_cache & cache) const {
     each(&FlatCache::Head::first, [&](const Move & move, uint32_t from, uint32_t to) {
-        RowGraphs * graphs = graphs_of(cache, *move.layer);
+        RowGraphs * graphs = cache.workspace().moving(move.layer->pool);
         for (uint32_t i = 0; graphs != nullptr && i < move.n; ++i) {
             const uint32_t row = to < from ? i : move.n - 1 - i;
             graphs->move(from + row, to + row);
         }
     });
-    for (const auto & graphs : cache.workspace().graphs) {
-        if (graphs) {
-            graphs->finish();
-        }
-    }
+    cache.workspace().finish();
 }
 
 void HeadMoves::move_rows(edgekv_cache & cache, bool values) const {
-    RowCopy & copy = values ? cache.workspace().copy_v : cache.workspace().copy_k;
     each(&FlatCache::Head::first, [&](const Move & move, uint32_t from, uint32_t to) {
         const edgekv_layer & layer = *move.layer;
-        if (graphs_of(cache, layer) == nullptr && (!values || !layer.is_latent())) {
-            const bool is_copied = cache.is_copied(cache.pools()[layer.pool]);
-            HostRows(values ? layer.v : layer.k, from, move.n, is_copied ? &copy : nullptr).commit_to(to, move.n);
+        if (cache.workspace().moving(layer.pool) == nullptr && (!values || !layer.is_latent())) {
+            cache.host_rows(layer, values, from, move.n).commit_to(to, move.n);
         }
     });
 }

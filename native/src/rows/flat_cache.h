@@ -7,7 +7,9 @@
 #include "rope/key_rope.h"
 #include "rows/batch.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -199,5 +201,10 @@ class FlatCache {
     bool                                 on_device_ = false;
     bool                                 claimed_   = false;
 };
+
+// Whether all heads have the same number.
+inline bool are_alike(const std::vector<uint32_t> & of_heads) {
+    return std::adjacent_find(of_heads.begin(), of_heads.end(), std::not_equal_to<>()) == of_heads.end();
+}
 
 } // namespace edgekv
