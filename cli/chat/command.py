@@ -28,6 +28,7 @@ from edgekv.store.kept_folder import is_kept, was_stopped
 from edgekv.store.ownership import Ownership
 from edgekv.store.session_names import path_of, saved_names
 from edgekv.store.temp_folder import TempFolder
+from edgekv.warmup import reserve
 
 from .chat import Chat, Message, interrupt_cancels, new_session, saved_session, system_of
 from .commands import COMMANDS, command_behind, is_command, run_command
@@ -36,6 +37,8 @@ from .lines import Typed, lines
 from .status import bottom_line, tell_forgetting
 from .terminal_ui import TerminalUI, terminal_ui
 from .undo import give_back, hand_back, take_unanswered_back
+
+CHAT_BYTES = 4 << 20  # that lines, commands and their code take in an hour, beside the margin of a plan
 
 
 def _use_preset(context: typer.Context, name: str | None) -> str | None:
@@ -97,6 +100,7 @@ def chat(
     ui = terminal_ui(runtime, completed, plain=plain, remember=history)
     with ExitStack() as stack:
         texts = checked_texts(files, stack)
+        stack.callback(reserve(CHAT_BYTES))
         rt = stack.enter_context(opened(runtime, goes_back=True))
         owned = Ownership()
         kept = session
