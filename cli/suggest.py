@@ -17,12 +17,11 @@ from edgekv.memory.sizes import MIB, check_ceiling, format_size, parse_ceiling
 from edgekv.models.catalog import known_models
 from edgekv.models.outline import outline_bytes, write_outline
 from edgekv.models.suggested import SUGGESTED, SuggestedModel
-from edgekv.planning.default_memory import most_default_bytes
+from edgekv.planning.default_memory import ENOUGH_CELLS, most_default_bytes
 
 from .render import measuring_bar
 from .shared_options import ALONE
 
-ENOUGH_CELLS = 512  # the default model finds 17 of 20 facts with these (docs/memory.md)
 LEAST_RESIDENT = 0.75  # share of the layers; with fewer, replies take a third longer and more (docs/results/speed.md)
 
 

@@ -23,7 +23,6 @@ from .plain import PlainInput, PlainReply
 from .status import reply_line
 
 COMFORT_BYTES = 18 * MIB  # 16 measured (docs/chat.md), and what this plan itself leaves behind
-ENOUGH_CELLS = 512  # the default model finds 17 of 20 facts with these (docs/memory.md)
 
 
 class Input(Protocol):
@@ -107,7 +106,8 @@ def _has_room(options: dict[str, Any]) -> bool:
     """
     if options["isolated"]:  # the ceiling is for the worker
         return True
-    from edgekv.planning.choice import Request  # other commands show their help without it
+    from edgekv.planning.choice import Request  # other commands show their help without these
+    from edgekv.planning.default_memory import ENOUGH_CELLS
 
     request = Request.of(**{name: value for name, value in options.items() if name != "model"})
     asked = request.of_model(find_model(options["model"])).options

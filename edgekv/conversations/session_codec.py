@@ -11,8 +11,6 @@ from edgekv.generation.turn_state import Said
 from edgekv.prompt.turns import STATES
 from edgekv.store.snapshot_header import SnapshotHeader, are_tokens, is_whole
 
-# fields that files of before did not have
-_NEW_SAMPLING = {"frequency_penalty", "presence_penalty", "logit_bias"}
 _SAMPLING = {field.name for field in fields(Sampling)}
 
 _TURNS = {"new", "opening", *(state for states in STATES.values() for state in states)}
@@ -43,7 +41,7 @@ def _sampler(header: SnapshotHeader) -> SamplerState | None:
     state = header.inner("sampler")
     if state is None:
         return None
-    given = state.value("sampling", lambda it: isinstance(it, dict) and it.keys() | _NEW_SAMPLING == _SAMPLING)
+    given = state.value("sampling", lambda it: isinstance(it, dict) and it.keys() == _SAMPLING)
     try:
         sampling = Sampling(**given)
     except ConfigError:

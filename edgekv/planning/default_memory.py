@@ -13,6 +13,7 @@ from edgekv.options import DEFAULT_MEMORY, Options
 from .plan import Plan
 
 STEP_BYTES = 64 * MIB  # a ceiling that is lowered to its plan is a multiple of this
+ENOUGH_CELLS = 512  # the default model finds as many planted numbers as with all cells (docs/results/default-model.md)
 
 
 def is_bundled(model: Path) -> bool:

@@ -38,7 +38,6 @@ from .snapshot_header import SnapshotHeader
 from .temp_array import temp_file
 
 VERSION = 2
-COMPRESSED_VERSION = 3  # earlier versions of edgekv wrote it
 MAGIC = b"edgekv\r\n"
 FRAME = struct.Struct("<8sIIQ")
 CHECKSUM = struct.Struct("<I")
@@ -171,11 +170,6 @@ class SnapshotFile:
         if len(frame) < FRAME.size or not frame.startswith(MAGIC):
             raise SessionFileError(f"{self.name} is no session file: it begins with {frame[:8]!r}; name another")
         _, version, header_bytes, file_bytes = FRAME.unpack(frame)
-        if version == COMPRESSED_VERSION:
-            raise SessionFileError(
-                f"{self.name} is compressed, which this edgekv does not read; save it without compress=True in the "
-                "edgekv that wrote it, or read the text again"
-            )
         if version != VERSION:
             raise SessionFileError(
                 f"{self.name} has version {version} of session files, but this edgekv reads version {VERSION}; install "

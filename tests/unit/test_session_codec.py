@@ -1,4 +1,4 @@
-"""The state of a session's sampler in a file: as it was, of files from before it had all fields, and impossible."""
+"""The state of a session's sampler in a file: as it was, and impossible."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from edgekv.generation.turn_state import Said
 from edgekv.store.snapshot_header import SnapshotHeader
 
 SAMPLING = Sampling(temperature=0.5, seed=3, frequency_penalty=0.25, logit_bias={7: -100, 3: 1.5})
-NEW = ("frequency_penalty", "presence_penalty", "logit_bias")
 
 
 def read(change=lambda sampling: None):
@@ -25,11 +24,6 @@ def read(change=lambda sampling: None):
 
 def test_a_sampler_comes_back():
     assert read() == SamplerState(SAMPLING, 3, 9, (1, 2))
-
-
-def test_files_from_before_have_no_biases():
-    found = read(lambda sampling: [sampling.pop(name) for name in NEW])
-    assert found.sampling == Sampling(temperature=0.5, seed=3)
 
 
 @pytest.mark.parametrize(
