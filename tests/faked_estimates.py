@@ -6,7 +6,7 @@ import ctypes
 from dataclasses import replace
 from pathlib import Path
 
-from edgekv.binding import library, structs
+from edgekv.binding import library, plan_structs
 from edgekv.binding.callback import Callback
 from edgekv.errors import ConfigError
 from edgekv.options import KV_NAMES
@@ -124,8 +124,8 @@ def choose_setting(choice, spare, *, largest=False):
             refused.append(error)
             return IMPOSSIBLE
 
-    chosen = structs.Setting()
-    callback = Callback(structs.SettingSpare, answer, failed=GIVE_UP)
+    chosen = plan_structs.Setting()
+    callback = Callback(plan_structs.SettingSpare, answer, failed=GIVE_UP)
     try:
         with callback:
             name = "edgekv_plan_largest" if largest else "edgekv_plan_choose"

@@ -29,7 +29,7 @@ from edgekv.errors import (
     UnsupportedModelError,
 )
 
-from . import structs
+from . import plan_structs, structs
 
 __all__ = ["bindings", "call", "error_of", "library_path", "load"]
 
@@ -128,8 +128,8 @@ _CALLS: dict[str, tuple[Any, ...]] = {
     "edgekv_product_measure": (c.c_int32, c.c_uint32, c.c_uint32, c.c_uint32, _P),
     "edgekv_rows_convert": (_P, c.c_int32, c.c_uint32, _P, c.c_size_t),
     "edgekv_process_bytes": (_P,),
-    "edgekv_plan_choose": (_P, structs.SettingSpare, _P, _P),
-    "edgekv_plan_largest": (_P, structs.SettingSpare, _P, _P),
+    "edgekv_plan_choose": (_P, plan_structs.SettingSpare, _P, _P),
+    "edgekv_plan_largest": (_P, plan_structs.SettingSpare, _P, _P),
     "edgekv_plan_make": (c.c_char_p, _P, _P),
     "edgekv_plan_open": (c.c_char_p, _P, _P, _P, _P),
     "edgekv_plan_choice": (_P, c.c_uint32, c.c_uint32, _P),

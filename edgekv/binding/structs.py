@@ -1,4 +1,4 @@
-"""The structs of the headers in `native/include`, as ctypes sees them."""
+"""The structs of the headers in `native/include`, as ctypes sees them, but for those of a plan (`plan_structs`)."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Input(Struct):
         super().__init__(c.sizeof(self), *values, **named)
 
 
-_SIZE = ("n_bytes", c.c_uint32)
+SIZE = ("n_bytes", c.c_uint32)
 
 
-def _members(kind: Any, names: str) -> tuple[tuple[str, Any], ...]:
+def members(kind: Any, names: str) -> tuple[tuple[str, Any], ...]:
     """Return members of one type. names: between spaces, in their order"""
     return tuple((name, kind) for name in names.split())
 
@@ -40,7 +40,7 @@ def _address(array: Any) -> int | None:
 class Layout(Input):
     """struct edgekv_layout"""
 
-    _fields_ = _members(c.c_uint32, "n_bytes n_cells n_cells_max n_probe n_slots")
+    _fields_ = members(c.c_uint32, "n_bytes n_cells n_cells_max n_probe n_slots")
 
 
 HEAD_LIMIT = 8  # EDGEKV_HEAD_LIMIT: times the budget that one head may keep at most, if heads differ
@@ -50,23 +50,23 @@ class Shape(Struct):
     """struct edgekv_shape"""
 
     _fields_ = (
-        *_members(
+        *members(
             c.c_uint32,
             "n_layer n_head_total n_head_kv_max n_head_max n_group_max head_dim_k head_dim_v n_cells "
             "n_cells_max n_threads staged w_o_row_bytes",
         ),
-        *_members(
+        *members(
             c.c_uint64, "cell_bytes head_bytes query_row_bytes device_query_row_bytes state_bytes device_state_bytes"
         ),
-        *_members(c.c_uint32, "window_cells latent_dim_v"),
-        *_members(c.c_uint64, "graph_bytes device_graph_bytes graph_description_bytes n_exact"),
+        *members(c.c_uint32, "window_cells latent_dim_v"),
+        *members(c.c_uint64, "graph_bytes device_graph_bytes graph_description_bytes n_exact"),
     )
 
 
 class Memory(Struct):
     """struct edgekv_memory"""
 
-    _fields_ = _members(
+    _fields_ = members(
         c.c_uint64, "weight_bytes repack_bytes kv_bytes state_bytes compute_bytes output_bytes device_bytes"
     )
 
@@ -76,9 +76,9 @@ class DeviceShare(Struct):
 
     _fields_ = (
         ("name", c.c_char * 64),
-        *_members(c.c_uint32, "n_layers has_output"),
-        *_members(c.c_uint64, "weight_bytes kv_bytes compute_bytes scoring_bytes"),
-        *_members(c.c_uint64, "state_bytes serving_bytes context_bytes"),
+        *members(c.c_uint32, "n_layers has_output"),
+        *members(c.c_uint64, "weight_bytes kv_bytes compute_bytes scoring_bytes"),
+        *members(c.c_uint64, "state_bytes serving_bytes context_bytes"),
     )
 
 
@@ -86,17 +86,17 @@ class Policy(Input):
     """struct edgekv_policy"""
 
     _fields_ = (
-        _SIZE,
-        *_members(c.c_int32, "base anchor metric pool"),
-        *_members(c.c_uint32, "kernel rows n_ahead"),
+        SIZE,
+        *members(c.c_int32, "base anchor metric pool"),
+        *members(c.c_uint32, "kernel rows n_ahead"),
         ("seed", c.c_uint64),
         ("flags", c.c_uint32),
-        *_members(c.c_int32, "softmax weigh"),
+        *members(c.c_int32, "softmax weigh"),
         ("rounds", c.c_uint32),
         ("critical", c.c_int32),
-        *_members(c.c_double, "alpha mass epsilon"),
-        *_members(c.c_int32, "aggregate pool_rows spread"),
-        *_members(c.c_double, "safeguard pyramid"),
+        *members(c.c_double, "alpha mass epsilon"),
+        *members(c.c_int32, "aggregate pool_rows spread"),
+        *members(c.c_double, "safeguard pyramid"),
         ("scorer", c.c_void_p),
     )
 
@@ -105,11 +105,11 @@ class Rows(Input):
     """struct edgekv_rows"""
 
     _fields_ = (
-        _SIZE,
+        SIZE,
         ("type", c.c_int32),
         ("data", c.c_void_p),
-        *_members(c.c_uint64, "n stride_bytes"),
-        *_members(c.c_uint32, "dim rotation"),
+        *members(c.c_uint64, "n stride_bytes"),
+        *members(c.c_uint32, "dim rotation"),
     )
 
 
@@ -117,7 +117,7 @@ class Protection(Input):
     """struct edgekv_protection"""
 
     _fields_ = (
-        *_members(c.c_uint32, "n_bytes n_sink n_recent"),
+        *members(c.c_uint32, "n_bytes n_sink n_recent"),
         ("pinned", c.POINTER(c.c_int32)),
         ("n_pinned", c.c_size_t),
     )
@@ -132,10 +132,10 @@ class Cells(Input):
     """struct edgekv_cells"""
 
     _fields_ = (
-        _SIZE,
-        *_members(c.POINTER(Rows), "keys values"),
-        *_members(c.c_void_p, "positions accumulated wo_norm"),
-        *_members(c.c_uint32, "layer head"),
+        SIZE,
+        *members(c.POINTER(Rows), "keys values"),
+        *members(c.c_void_p, "positions accumulated wo_norm"),
+        *members(c.c_uint32, "layer head"),
     )
 
     @classmethod
@@ -155,11 +155,11 @@ class Queries(Input):
     """struct edgekv_queries"""
 
     _fields_ = (
-        _SIZE,
-        *_members(c.c_void_p, "data positions"),
-        *_members(c.c_uint32, "n_head n_rows dim"),
+        SIZE,
+        *members(c.c_void_p, "data positions"),
+        *members(c.c_uint32, "n_head n_rows dim"),
         ("n_seen", c.c_int32),
-        *_members(c.c_float, "scale softcap"),
+        *members(c.c_float, "scale softcap"),
         ("sinks", c.c_void_p),
     )
 
@@ -175,7 +175,7 @@ class Queries(Input):
 class Scored(Input):
     """struct edgekv_scored"""
 
-    _fields_ = (_SIZE, *_members(c.c_void_p, "scores positions"), ("n", c.c_size_t))
+    _fields_ = (SIZE, *members(c.c_void_p, "scores positions"), ("n", c.c_size_t))
 
     @classmethod
     def of(cls, scores: Any, positions: Any) -> Scored:
@@ -187,8 +187,8 @@ class LayerView(Struct):
     """struct edgekv_layer_view"""
 
     _fields_ = (
-        *_members(c.c_uint32, "layer n_head_kv n_head n n_rows head_dim_k head_dim_v first_head_kv"),
-        *_members(c.c_void_p, "keys values queries positions query_positions sinks"),
+        *members(c.c_uint32, "layer n_head_kv n_head n n_rows head_dim_k head_dim_v first_head_kv"),
+        *members(c.c_void_p, "keys values queries positions query_positions sinks"),
     )
 
 
@@ -198,19 +198,19 @@ ScoreLayer = c.CFUNCTYPE(c.c_int32, c.c_void_p, c.POINTER(LayerView), c.c_void_p
 class Scorer(Input):
     """struct edgekv_scorer"""
 
-    _fields_ = (_SIZE, ("score", ScoreLayer), ("user_data", c.c_void_p), *_members(c.c_uint32, "reads n_rows"))
+    _fields_ = (SIZE, ("score", ScoreLayer), ("user_data", c.c_void_p), *members(c.c_uint32, "reads n_rows"))
 
 
 class CacheParams(Input):
     """struct edgekv_cache_params"""
 
     _fields_ = (
-        *_members(c.c_uint32, "n_bytes n_query_rows n_probe_rows"),
-        *_members(c.c_int32, "accumulates wo_norms"),
-        *_members(c.c_uint32, "custom_reads ragged"),
+        *members(c.c_uint32, "n_bytes n_query_rows n_probe_rows"),
+        *members(c.c_int32, "accumulates wo_norms"),
+        *members(c.c_uint32, "custom_reads ragged"),
         ("repositions", c.c_int32),
         ("n_draft", c.c_uint32),
-        *_members(c.c_int32, "values before_rope"),
+        *members(c.c_int32, "values before_rope"),
         ("slot", c.c_uint32),
     )
 
@@ -219,22 +219,11 @@ class Part(Input):
     """struct edgekv_part"""
 
     _fields_ = (
-        _SIZE,
+        SIZE,
         ("cache", c.c_void_p),
         ("tokens", c.c_void_p),
         ("n", c.c_size_t),
-        *_members(c.c_int32, "want_logits logits_row"),
-    )
-
-
-class Parts(Struct):
-    """struct edgekv_parts"""
-
-    _fields_ = _members(
-        c.c_uint64,
-        "host_bytes vocabulary_bytes graph_bytes rounding_bytes weight_bytes repack_bytes "
-        "slot_bytes kv_bytes state_bytes compute_bytes output_bytes workspace_bytes "
-        "bookkeeping_bytes swap_bytes reserved_bytes margin_bytes",
+        *members(c.c_int32, "want_logits logits_row"),
     )
 
 
@@ -242,91 +231,8 @@ class Streaming(Struct):
     """struct edgekv_streaming"""
 
     _fields_ = (
-        *_members(c.c_uint32, "n_layers n_streamed n_experts n_experts_used"),
-        *_members(c.c_uint64, "streamed_bytes expert_bytes slot_bytes read_bytes read_ns wait_ns"),
-    )
-
-
-class Setting(Struct):
-    """struct edgekv_setting"""
-
-    _fields_ = (
-        *_members(c.c_uint32, "budget block"),
-        *_members(c.c_int32, "kv_type repack"),
-        ("n_streamed", c.c_uint32),
-    )
-
-
-SettingSpare = c.CFUNCTYPE(c.c_int64, c.c_void_p, c.POINTER(Setting))
-
-
-class Choice(Input):
-    """struct edgekv_choice"""
-
-    _fields_ = (
-        *_members(c.c_uint32, "n_bytes budget least_budget block least_block"),
-        *_members(c.c_int32, "kv_type repack n_streamed"),
-        *_members(c.c_uint32, "n_layers n_probe n_ctx_train"),
-        *_members(c.c_int32, "ragged repositions"),
-        ("n_ubatch", c.c_uint32),
-    )
-
-
-Scratch = c.CFUNCTYPE(c.c_uint64, c.c_void_p, c.POINTER(Shape))
-
-
-class DeviceLimit(Input):
-    """struct edgekv_device_limit"""
-
-    _fields_ = (_SIZE, ("name", c.c_char_p), *_members(c.c_uint64, "allowed_bytes serving_bytes context_bytes"))
-
-
-class PlanRequest(Input):
-    """struct edgekv_plan_request"""
-
-    _fields_ = (
-        _SIZE,
-        *_members(c.c_uint64, "ceiling_bytes reserved_bytes host_bytes vocabulary_bytes graph_bytes"),
-        *_members(c.POINTER(Policy), "policy probe_policy"),
-        ("n_probe", c.c_uint32),
-        ("probe_scores", c.c_int32),
-        *_members(c.c_uint32, "n_sink n_recent budget block least_block n_spare"),
-        *_members(c.c_int32, "kv_type repack n_streamed maps"),
-        *_members(c.c_uint32, "n_ubatch n_draft n_slots n_threads"),
-        ("repositions", c.c_int32),
-        ("n_recalled", c.c_uint32),
-        *_members(c.c_uint64, "swap_memory_bytes swap_disk_bytes swap_buffer_bytes"),
-        ("scratch", Scratch),
-        ("scratch_data", c.c_void_p),
-        ("gpu_layers", c.c_int32),
-        ("tensor_split", c.POINTER(c.c_float)),
-        ("limits", c.POINTER(DeviceLimit)),
-        ("n_limits", c.c_size_t),
-    )
-
-
-class Remedies(Struct):
-    """struct edgekv_remedies"""
-
-    _fields_ = (("budget", c.c_uint32), ("kv_type", c.c_int32), ("block", c.c_uint32))
-
-
-class Plan(Input):
-    """struct edgekv_plan"""
-
-    _fields_ = (
-        _SIZE,
-        *_members(
-            c.c_uint64,
-            "ceiling_bytes peak_bytes cell_bytes sequence_bytes segment_bytes streamed_bytes token_bytes",
-        ),
-        ("parts", Parts),
-        *_members(Policy, "policy probe_policy"),
-        ("setting", Setting),
-        ("layout", Layout),
-        ("cache", CacheParams),
-        ("remedies", Remedies),
-        *_members(c.c_uint32, "n_ubatch n_threads n_ctx_train n_layers n_tokens_max"),
+        *members(c.c_uint32, "n_layers n_streamed n_experts n_experts_used"),
+        *members(c.c_uint64, "streamed_bytes expert_bytes slot_bytes read_bytes read_ns wait_ns"),
     )
 
 
@@ -334,11 +240,11 @@ class CompactionParams(Input):
     """struct edgekv_compaction_params"""
 
     _fields_ = (
-        _SIZE,
+        SIZE,
         ("policy", c.POINTER(Policy)),
         ("protection", c.POINTER(Protection)),
         ("budget", c.c_uint32),
-        *_members(c.c_int32, "probed generating reposition"),
+        *members(c.c_int32, "probed generating reposition"),
         ("budgets", c.POINTER(c.c_uint32)),
     )
 
@@ -348,7 +254,7 @@ class Compaction(Struct):
 
     _fields_ = (
         ("n_evicted", c.c_uint64),
-        *_members(c.c_int64, "score_us move_us"),
+        *members(c.c_int64, "score_us move_us"),
         ("crossed_bytes", c.c_uint64),
         ("n_staged", c.c_uint32),
     )
@@ -357,23 +263,23 @@ class Compaction(Struct):
 class RecallParams(Input):
     """struct edgekv_recall_params"""
 
-    _fields_ = _members(c.c_uint32, "n_bytes n_cells n_rows before after n_sink")
+    _fields_ = members(c.c_uint32, "n_bytes n_cells n_rows before after n_sink")
 
 
 class Recall(Struct):
     """struct edgekv_recall"""
 
-    _fields_ = (("n_cells", c.c_uint32), ("n_scanned", c.c_uint64), *_members(c.c_int64, "scan_us load_us"))
+    _fields_ = (("n_cells", c.c_uint32), ("n_scanned", c.c_uint64), *members(c.c_int64, "scan_us load_us"))
 
 
 class SnapshotKind(Struct):
     """struct edgekv_snapshot_kind"""
 
     _fields_ = (
-        *_members(c.c_uint64, "cell_bytes query_row_bytes state_bytes"),
-        *_members(c.c_uint32, "n_layer n_heads head_dim_k head_dim_v"),
-        *_members(c.c_int32, "type_k type_v"),
-        *_members(c.c_uint32, "rotation_k rotation_v repositions accumulates wo_norms n_ring"),
+        *members(c.c_uint64, "cell_bytes query_row_bytes state_bytes"),
+        *members(c.c_uint32, "n_layer n_heads head_dim_k head_dim_v"),
+        *members(c.c_int32, "type_k type_v"),
+        *members(c.c_uint32, "rotation_k rotation_v repositions accumulates wo_norms n_ring"),
     )
 
 
@@ -382,10 +288,10 @@ class Snapshot(Struct):
 
     _fields_ = (
         ("magic", c.c_char * 8),
-        *_members(c.c_uint64, "n_bytes rows_begin"),
+        *members(c.c_uint64, "n_bytes rows_begin"),
         ("kind", SnapshotKind),
-        *_members(c.c_uint32, "version n_queries n_filled n_fresh"),
-        *_members(c.c_int32, "n_past rope_past normed"),
+        *members(c.c_uint32, "version n_queries n_filled n_fresh"),
+        *members(c.c_int32, "n_past rope_past normed"),
         ("ring_head", c.c_uint32),
     )
 
@@ -393,4 +299,4 @@ class Snapshot(Struct):
 class ProductSpeed(Struct):
     """struct edgekv_product_speed"""
 
-    _fields_ = (*_members(c.c_double, "rate limit"), ("instructions", c.c_char * 16))
+    _fields_ = (*members(c.c_double, "rate limit"), ("instructions", c.c_char * 16))

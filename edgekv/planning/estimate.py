@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from edgekv.archive.space import free_share
-from edgekv.binding import library, structs
+from edgekv.binding import library, plan_structs, structs
 from edgekv.binding.ggml_devices import start_gpus
 from edgekv.binding.model import Context, header_for, refusals
 from edgekv.binding.policy import cache_params
@@ -55,7 +55,7 @@ class Refusal(NamedTuple):
     """The plan that is least over its limits, and single changes of it that would each make it fit."""
 
     plan: Plan
-    remedies: structs.Remedies
+    remedies: plan_structs.Remedies
 
 
 class Estimator:
@@ -119,7 +119,7 @@ class Estimator:
         Raises UnsupportedModelError, and ConfigError if this model cannot have such options.
         """
         self._check(options)
-        native, plan = self._native(Request(options, frozenset())), structs.Plan()
+        native, plan = self._native(Request(options, frozenset())), plan_structs.Plan()
         native.call("edgekv_planner_estimate", self._handle, ctypes.byref(native.fields), ctypes.byref(plan))
         return self._plan(options, native, plan)
 
@@ -182,7 +182,7 @@ class Estimator:
         self._check_kind(shape, options)
         return shape
 
-    def _shares(self, native: NativeRequest, plan: structs.Plan | None) -> tuple[DeviceShare, ...]:
+    def _shares(self, native: NativeRequest, plan: plan_structs.Plan | None) -> tuple[DeviceShare, ...]:
         """Return the shares of devices, without limits. plan: None = their names alone"""
         found, n = (structs.DeviceShare * MOST_DEVICES)(), ctypes.c_size_t()
         pointer = None if plan is None else ctypes.byref(plan)
@@ -192,7 +192,7 @@ class Estimator:
         )
         return tuple(share_of(usage, self._remotes) for usage in found[: n.value])
 
-    def _plan(self, options: Options, native: NativeRequest, plan: structs.Plan) -> Plan:
+    def _plan(self, options: Options, native: NativeRequest, plan: plan_structs.Plan) -> Plan:
         """Return the library's plan as users see it."""
         setting, parts = plan.setting, plan.parts
         n_streamed = int(setting.n_streamed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from edgekv.binding import structs
+from edgekv.binding import plan_structs
 from edgekv.errors import CeilingError, ConfigError
 from edgekv.memory.process import held
 from edgekv.memory.sizes import MIB, format_size
@@ -88,7 +88,7 @@ def _device_error(plan: Plan, remedies: list[str]) -> CeilingError:
     )
 
 
-def _remedies(found: structs.Remedies) -> Iterator[str]:
+def _remedies(found: plan_structs.Remedies) -> Iterator[str]:
     """Yield single changes that would each make it fit."""
     if found.budget:
         yield f"lower the budget to {found.budget}"

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from edgekv.archive.recalling import MOST_RECALLED
-from edgekv.binding import library, structs
+from edgekv.binding import library, plan_structs
 from edgekv.binding.callback import Callback
 from edgekv.binding.policy import NativePolicy
 from edgekv.memory.raw_files import CHUNK_BYTES
@@ -32,7 +32,7 @@ class NativeRequest:
     def __init__(self, request: Request, n_layers: int, **further: int) -> None:
         options = request.options
         self._policies = [NativePolicy(policy) for policy in (options.parsed_policy, options.parsed_focus)]
-        self.fields = structs.PlanRequest(
+        self.fields = plan_structs.PlanRequest(
             ceiling_bytes=options.ceiling_bytes,
             policy=c.pointer(self._policies[0].fields),
             probe_policy=c.pointer(self._policies[1].fields),
@@ -70,7 +70,7 @@ class NativeRequest:
     def limit(self, shares: Sequence[DeviceShare], options: Options, serving_bytes: int) -> None:
         """Name the limits of devices. serving_bytes: bytes that a server holds beside its buffers and workspace"""
         limits = [
-            structs.DeviceLimit(
+            plan_structs.DeviceLimit(
                 share.name.encode(),
                 NO_LIMIT if share.allowed_bytes is None else share.allowed_bytes,
                 serving_bytes if share.address else 0,
@@ -78,21 +78,21 @@ class NativeRequest:
             )
             for share in shares
         ]
-        self._limits = (structs.DeviceLimit * len(limits))(*limits)
+        self._limits = (plan_structs.DeviceLimit * len(limits))(*limits)
         self.fields.limits, self.fields.n_limits = self._limits, len(limits)
 
-    def best(self, planner: c.c_void_p) -> tuple[structs.Plan, bool]:
+    def best(self, planner: c.c_void_p) -> tuple[plan_structs.Plan, bool]:
         """Return the best plan that fits, and True; if none does, the one that is least over its limits, and False."""
-        plan = structs.Plan()
+        plan = plan_structs.Plan()
         try:
             self.call("edgekv_planner_choose", planner, c.byref(self.fields), c.byref(plan))
         except library.OverCeiling:
             return plan, False
         return plan, True
 
-    def choice(self, n_layers: int, n_ctx_train: int) -> structs.Choice:
+    def choice(self, n_layers: int, n_ctx_train: int) -> plan_structs.Choice:
         """Return the settings to choose among, for a model of so many layers and such a trained context."""
-        choice = structs.Choice()
+        choice = plan_structs.Choice()
         self.call("edgekv_plan_choice", c.byref(self.fields), n_layers, n_ctx_train, c.byref(choice))
         return choice
 
@@ -111,7 +111,7 @@ def _scratch_of(policies: Iterable[Policy]) -> Callback | None:
         sizes = cells.n_cells_max, cells.n_head_kv_max, cells.n_head_max, cells.head_dim_k, cells.head_dim_v
         return max(policy.scratch_bytes(*sizes) for policy in custom)
 
-    return Callback(structs.Scratch, most_bytes, failed=GIVE_UP) if custom else None
+    return Callback(plan_structs.Scratch, most_bytes, failed=GIVE_UP) if custom else None
 
 
 def most_cells(options: Options, n_ctx_train: int) -> int:

@@ -59,7 +59,7 @@ def near(request, monkeypatch):
 
     if getattr(request, "param", True):
         monkeypatch.setattr(LocalWorker, "__init__", begin_here)
-        monkeypatch.setattr("edgekv.runtime.plan_for", make_plan)
+        monkeypatch.setattr("edgekv.model_plans.plan_for", make_plan)
 
 
 FAR = pytest.mark.parametrize("near", [pytest.param(False, id="far")], indirect=True)

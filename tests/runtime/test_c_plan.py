@@ -19,7 +19,7 @@ from rope_models import ROPE_MODELS
 from unsupported_models import make_zeros
 
 import edgekv
-from edgekv.binding import library, structs
+from edgekv.binding import library, plan_structs, structs
 from edgekv.binding.policy import NativePolicy
 from edgekv.grammar.masks import planned_bytes
 from edgekv.options import DEFAULT_FOCUS, DRAFT_TOKENS, KV_NAMES, KV_TYPES, MOST_THREADS
@@ -44,7 +44,7 @@ NAMES = {
 
 
 def default_request():
-    request = structs.PlanRequest()
+    request = plan_structs.PlanRequest()
     library.load().edgekv_plan_request_init(c.byref(request), c.sizeof(request))
     return request
 
@@ -62,7 +62,7 @@ def request_of(**fields):
 
 def c_plan(path, **fields):
     """Return the plan of edgekv_plan_make."""
-    request, plan = request_of(**fields), structs.Plan()
+    request, plan = request_of(**fields), plan_structs.Plan()
     library.call("edgekv_plan_make", str(path).encode(), c.byref(request), c.byref(plan))
     return plan
 
@@ -206,7 +206,7 @@ def test_defaults_are_those_of_python(tiny_model):
 def refused(path, **fields):
     """Status, message and plan of a request that fails."""
     request = request_of(**{"ceiling_bytes": 1 << 40} | fields)
-    plan, err = structs.Plan(), c.create_string_buffer(1024)
+    plan, err = plan_structs.Plan(), c.create_string_buffer(1024)
     status = library.load().edgekv_plan_make(str(path).encode(), c.byref(request), c.byref(plan), err, 1024)
     return library.load().edgekv_status_name(status).decode(), err.value.decode(), plan
 

@@ -24,7 +24,7 @@ def model(tiny_model):
 @pytest.fixture
 def opened(model, monkeypatch):
     """A function that opens a runtime whose ceiling is its peak; no thread looks."""
-    monkeypatch.setattr("edgekv.runtime.Watch", Mock())
+    monkeypatch.setattr("edgekv.moving_ceiling.Watch", Mock())
     made = []
 
     def open_it(**settings):
@@ -55,7 +55,7 @@ def test_cells_go_under_pressure_and_come_back(opened, isolated, caplog):
 
 @pytest.mark.parametrize(("yields", "n_locked"), [("4%", 1), (None, 0)])
 def test_a_runtime_that_yields_locks_its_code(opened, monkeypatch, caplog, yields, n_locked):
-    monkeypatch.setattr("edgekv.runtime.lock_code", lock := Mock(return_value=5 << 20))
+    monkeypatch.setattr("edgekv.moving_ceiling.lock_code", lock := Mock(return_value=5 << 20))
     with caplog.at_level(logging.INFO, "edgekv"):
         opened(yields=yields)
     assert lock.call_count == caplog.text.count("5.0 MiB of code are not locked in memory") == n_locked

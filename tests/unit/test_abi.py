@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edgekv.binding import library, structs
+from edgekv.binding import library, plan_structs, structs
 from edgekv.binding.policy import READS
 from edgekv.options import KV_TYPES
 from edgekv.policies import POLICIES, AhaKV, Caote, FastCaote
@@ -48,8 +48,8 @@ SCALARS = {
     **{f"{sign}int{bits}_t": getattr(ctypes, f"c_{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)},
     **{f"enum {name}": ctypes.c_int for name in re.findall(r"^enum (edgekv_\w+) \{", HEADER, re.MULTILINE)},
     "llama_token": ctypes.c_int32,
-    "edgekv_setting_spare": structs.SettingSpare,
-    "edgekv_scratch": structs.Scratch,
+    "edgekv_setting_spare": plan_structs.SettingSpare,
+    "edgekv_scratch": plan_structs.Scratch,
 }
 DECLARATION = re.compile(r"(?P<type>.*?[\w*]) ?\b(?P<name>\w+)(?:\[(?P<n>\w+)\])?")
 FUNCTION_POINTER = re.compile(r"(?P<result>\w+) \(\*(?P<name>\w+)\)\((?P<parameters>.*)\)")

@@ -7,7 +7,7 @@ import random
 import pytest
 from faked_estimates import choose_setting
 
-from edgekv.binding import structs
+from edgekv.binding import plan_structs
 from edgekv.options import KV_TYPES
 
 MOST = 8000
@@ -47,7 +47,7 @@ def searched(spare, least, most, **named):
         return spare(setting.budget)
 
     only = {"block": 128, "kv_type": KV_TYPES["f16"]}
-    choice = structs.Choice(least_budget=least, n_ctx_train=most, **(only | named))
+    choice = plan_structs.Choice(least_budget=least, n_ctx_train=most, **(only | named))
     found = choose_setting(choice, spare_of, largest=not named)
     return None if found is None else found.budget, asked
 

@@ -10,7 +10,7 @@ import pytest
 from faked_estimates import CELL_BYTES, Estimates, best_plan
 
 import edgekv
-from edgekv.binding import structs
+from edgekv.binding import plan_structs
 from edgekv.errors import CeilingError, ConfigError
 from edgekv.options import GPU_UBATCH, KV_TYPES
 from edgekv.planning import planner
@@ -321,7 +321,7 @@ def test_repacked_weights_are_not_mapped():
 
 
 def refused(plan, request, **remedies):
-    error = infeasible_error(request, Refusal(plan, structs.Remedies(**remedies)))
+    error = infeasible_error(request, Refusal(plan, plan_structs.Remedies(**remedies)))
     assert isinstance(error, CeilingError)
     return error
 

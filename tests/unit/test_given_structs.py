@@ -7,7 +7,7 @@ import ctypes as c
 import numpy as np
 import pytest
 
-from edgekv.binding import library, structs
+from edgekv.binding import library, plan_structs, structs
 from edgekv.errors import ConfigError, InvalidModelError
 
 KEYS = np.arange(12, dtype=np.float32).reshape(6, 2)
@@ -70,15 +70,15 @@ def layout(made):
 
 
 def choose(choice):
-    chosen = structs.Setting()
-    spare = structs.SettingSpare(lambda _user_data, setting: 20 - setting.contents.budget)
+    chosen = plan_structs.Setting()
+    spare = plan_structs.SettingSpare(lambda _user_data, setting: 20 - setting.contents.budget)
     library.call("edgekv_plan_choose", pointer(choice), spare, None, c.byref(chosen))
     return chosen.as_dict()
 
 
 def plan(request, plan=None):
     """Return if a request got as far as its model, which does not exist."""
-    made = pointer(structs.Plan() if plan is None else plan)
+    made = pointer(plan_structs.Plan() if plan is None else plan)
     with pytest.raises(InvalidModelError):
         library.call("edgekv_plan_make", b"/nowhere/model.gguf", pointer(request), made)
     return True
@@ -86,12 +86,14 @@ def plan(request, plan=None):
 
 def plan_beside(limits, n_limits=1):
     """Plan with limits of devices, which begin at this one."""
-    return plan(structs.PlanRequest(**REQUESTED, limits=c.pointer(limits), n_limits=n_limits))
+    return plan(plan_structs.PlanRequest(**REQUESTED, limits=c.pointer(limits), n_limits=n_limits))
 
 
 REQUESTED = {"ceiling_bytes": 1 << 30, "n_ubatch": 128, "n_slots": 1}
-LIMIT = structs.DeviceLimit(b"CUDA0", 1 << 30, 0)
-CHOICE = structs.Choice(n_layers=4, n_ctx_train=100, least_budget=8, least_block=1, block=32, kv_type=1, n_streamed=0)
+LIMIT = plan_structs.DeviceLimit(b"CUDA0", 1 << 30, 0)
+CHOICE = plan_structs.Choice(
+    n_layers=4, n_ctx_train=100, least_budget=8, least_block=1, block=32, kv_type=1, n_streamed=0
+)
 # a struct that is whole, the member that it may end before, and what takes it
 TAKEN = {
     "policy": (POLICY, "pool_rows", score),
@@ -104,7 +106,7 @@ TAKEN = {
     "cache_params": (structs.CacheParams(), "slot", lambda params: needs_of(TOVA, params)),
     "layout": (structs.Layout(), "n_slots", layout),
     "choice": (CHOICE, "repositions", choose),
-    "plan_request": (structs.PlanRequest(**REQUESTED), "reserved_bytes", plan),
+    "plan_request": (plan_structs.PlanRequest(**REQUESTED), "reserved_bytes", plan),
     "device_limit": (LIMIT, "serving_bytes", plan_beside),
 }
 
@@ -145,13 +147,15 @@ def test_a_longer_struct_is_refused_if_it_holds_what_nobody_knows(name):
         taken(longer(struct, 1))
 
 
-@pytest.mark.parametrize("n_bytes", [structs.DeviceLimit.serving_bytes.offset, c.sizeof(structs.DeviceLimit) + 16])
+@pytest.mark.parametrize(
+    "n_bytes", [plan_structs.DeviceLimit.serving_bytes.offset, c.sizeof(plan_structs.DeviceLimit) + 16]
+)
 def test_elements_of_an_array_lie_as_far_apart_as_a_program_has_them(n_bytes):
     one = bytes(longer(LIMIT, 0)) + bytes(16)
     room = (c.c_char * (3 * n_bytes)).from_buffer_copy((one[:n_bytes] * 2).ljust(3 * n_bytes, bytes([UNKNOWN])))
     for i in range(2):
-        structs.DeviceLimit.from_buffer(room, i * n_bytes).n_bytes = n_bytes
-    limits = structs.DeviceLimit.from_buffer(room)
+        plan_structs.DeviceLimit.from_buffer(room, i * n_bytes).n_bytes = n_bytes
+    limits = plan_structs.DeviceLimit.from_buffer(room)
     assert plan_beside(limits, 2)
     with pytest.raises(ConfigError, match="is not the size of a struct edgekv_device_limit"):
         plan_beside(limits, 3)
@@ -169,7 +173,7 @@ def test_a_struct_that_was_never_filled_in_is_refused(name, n_bytes):
 def test_a_plan_of_another_size_is_refused(change):
     """Other structs lie in it, and would lie elsewhere."""
     with pytest.raises(ConfigError, match=r"plan.n_bytes = .*, but a plan has"):
-        plan(structs.PlanRequest(**REQUESTED), cut(structs.Plan(), c.sizeof(structs.Plan) + change))
+        plan(plan_structs.PlanRequest(**REQUESTED), cut(plan_structs.Plan(), c.sizeof(plan_structs.Plan) + change))
 
 
 @pytest.mark.parametrize("struct", structs.Input.__subclasses__())
@@ -183,7 +187,9 @@ def test_defaults_are_written_as_far_as_a_struct_reaches(struct):
     assert beyond == bytes([UNKNOWN]) * len(beyond)
 
 
-@pytest.mark.parametrize("struct", [struct for struct in structs.Input.__subclasses__() if struct is not structs.Plan])
+@pytest.mark.parametrize(
+    "struct", [struct for struct in structs.Input.__subclasses__() if struct is not plan_structs.Plan]
+)
 def test_no_struct_ends_in_padding(struct):
     """A later member would lie where an older program left anything. A plan has one size."""
     last = getattr(struct, struct._fields_[-1][0])

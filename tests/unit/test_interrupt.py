@@ -12,7 +12,7 @@ from children import LIMIT_S
 from faked_estimates import choose_setting
 from interrupted import Interrupt, interrupted_at, interruptions
 
-from edgekv.binding import structs
+from edgekv.binding import plan_structs
 from edgekv.binding.callback import Callback
 from edgekv.binding.model import Model
 from edgekv.errors import ConfigError, NativeError
@@ -142,7 +142,7 @@ def test_what_is_dropped_elsewhere_goes_where_it_went(same_hook):
 
 def choice(**given):
     named = {"least_budget": 8, "block": 32, "kv_type": KV_TYPES["f16"], "n_ctx_train": 1 << 20, "repositions": True}
-    return structs.Choice(**(named | given))
+    return plan_structs.Choice(**(named | given))
 
 
 def test_a_planner_may_be_interrupted_anywhere(in_thread):
