@@ -45,12 +45,13 @@ if TYPE_CHECKING:
     from .generation.request import Progress
     from .generation.sampler import Sampling
     from .generation.stats import Stats
+    from .model_plans import plan, survey
     from .options import Options
     from .planning.alternatives import Survey
     from .planning.ledger import LedgerEntry
     from .planning.plan import Plan
     from .prompt.infill import Infill
-    from .runtime import Runtime, plan, survey
+    from .runtime import Runtime
     from .session import Session
     from .store.log import Turn
 else:
@@ -73,8 +74,8 @@ else:
         "Token": "generation.logprobs",
         "TokenLogprob": "generation.logprobs",
         "Turn": "store.log",
-        "plan": "runtime",
-        "survey": "runtime",
+        "plan": "model_plans",
+        "survey": "model_plans",
     }
 
     def __getattr__(name):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,20 @@ def check_flag(name: str, value: object, *, may_be_open: bool = False) -> None:
     possible = "True, False or None" if may_be_open else "True or False"
     if not (isinstance(value, bool) or (may_be_open and value is None)):
         raise ConfigError(f"{name}={shown(value)} is not possible; give {possible}")
+
+
+def check_one_of(name: str, value: object, possible: Collection[str]) -> None:
+    """Raise ConfigError for a value that is not possible."""
+    if value not in possible:
+        raise ConfigError(f"{name}={value!r} is unknown; possible: {', '.join(possible)}")
+
+
+def check_range(name: str, value: object, low: float, high: float, *, whole: bool = True) -> None:
+    """Raise ConfigError for what is no number in [low, high]. whole: nor a whole number"""
+    number = isinstance(value, int if whole else Real) and not isinstance(value, bool)
+    if not number or not low <= value <= high:  # type: ignore[operator]
+        kind = "whole number" if whole else "number"
+        raise ConfigError(f"{name}={value!r} is not possible; give a {kind} in [{low}, {high}]")
 
 
 def check_names(given: Iterable[str], possible: Iterable[str], whose: str, meant: Mapping[str, str]) -> None:

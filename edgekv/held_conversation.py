@@ -1,4 +1,4 @@
-"""A conversation of an engine that one caller has to itself at a time."""
+"""A conversation of an engine that one caller has to itself at a time, and its replies."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ import gc
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
-from .errors import SessionError
+from .conversations.history import question_of, rereadable_request
+from .errors import ConfigError, SessionError
+from .generation.request import GenerationRequest, ProgressCallback, RewindRequest
 from .loop.clients import ConversationClient, Engine
+from .loop.reply_pieces import Blocks, Events, ReplyPieces
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -105,6 +111,64 @@ class HeldConversation:
                     conversation.restore(self._start)
                     self._start = None
         return conversation
+
+    def events(self, reply: Iterator[str]) -> Events:
+        """Return the events of a reply that was not begun, for a thread that has others to go on with meanwhile."""
+        return cast(ReplyPieces, reply).begin(self._engine.new_client())
+
+    def _reply(
+        self,
+        request: GenerationRequest | RewindRequest,
+        progress: ProgressCallback | None,
+        *,
+        ends_in_question: bool = False,
+    ) -> ReplyPieces:
+        """Return the pieces of a reply. From here on `cancel` ends it, even before its first piece is fetched.
+
+        ends_in_question: read with the end of the user's last message
+        """
+        if progress is not None and not callable(progress):
+            raise ConfigError(f"progress={progress!r} cannot be called; give a function of an edgekv.Progress, or None")
+        return ReplyPieces(partial(self._events, request, progress, self._cancels, ends_in_question))
+
+    def _events(
+        self,
+        request: GenerationRequest | RewindRequest,
+        progress: ProgressCallback | None,
+        cancels: object,
+        ends_in_question: bool,
+        client: int | None,
+    ) -> Events:
+        """Yield the pieces of a reply, and what it waits for; returns its figures.
+
+        Files that can be read only once are copied first.
+
+        cancels: the session's `_cancels` when the reply was made
+        client: who waits for the loop; None = the thread that iterates
+        """
+        with self.alone() as conversation, ExitStack() as copies:
+            conversation.cancelled.clear()
+            if self._cancels is not cancels:
+                conversation.cancelled.set()
+            if client is not None and self._may_block(request):
+                yield Blocks.NOW
+            if isinstance(request, GenerationRequest):
+                if request.follows_grammar:
+                    self._engine.follow_grammars()
+                request = copies.enter_context(rereadable_request(request, conversation.cancelled))
+                if ends_in_question and (question := question_of(request)):
+                    request = replace(request, question=question)
+            if not conversation.cancelled.is_set():
+                self._begun()
+            yield from copies.enter_context(closing(conversation.reply(request, progress, client)))
+            return conversation.stats
+
+    def _may_block(self, request: GenerationRequest | RewindRequest) -> bool:
+        """Return True if files may be copied, cells given up, a snapshot restored, or a worker waited for."""
+        prepares = isinstance(request, GenerationRequest) and (
+            request.follows_grammar or any(isinstance(part, Path) for part in request.content)
+        )
+        return prepares or self._start is not None or self._engine.channel.worker_pid is not None
 
     def _is_used(self) -> bool:
         return self._user is not None and self._user() is not None

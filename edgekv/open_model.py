@@ -20,7 +20,6 @@ from .loop.clients import Engine
 from .models.header import Header
 from .options import Options
 from .planning.plan import Plan
-from .session import tool_use_of
 
 
 class OpenModel:
@@ -66,7 +65,7 @@ class OpenModel:
     def count_tokens(self, history: History, *, tools: Sequence[Mapping[str, Any]] = ()) -> int:
         """Return the number of tokens of a history; arguments and errors as for `Session.continue_from`."""
         self._check_open()
-        with rereadable_request(replace(request_of(history), tools=tool_use_of(tools))) as request:
+        with rereadable_request(request_of(history, tools)) as request:
             return cast(int, self._engine.call("count", request))
 
     def prompt_text(self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] = ()) -> str:
@@ -75,7 +74,7 @@ class OpenModel:
         Contents stand in it as they are, though names of control tokens in them are not read as such.
         """
         self._check_open()
-        with rereadable_request(replace(request_of(messages), tools=tool_use_of(tools))) as request:
+        with rereadable_request(request_of(messages, tools)) as request:
             return cast(str, self._engine.call("prompt_text", request))
 
     @contextmanager
@@ -99,7 +98,7 @@ class OpenModel:
         if isinstance(history, StoredHistory):
             yield history
             return
-        request = replace(request_of(history), tools=tool_use_of(tools, tool_choice, parallel_tool_calls))
+        request = request_of(history, tools, tool_choice, parallel_tool_calls)
         with rereadable_request(request) as request:
             question = question_of(request)
             place = None if folder is None else os.path.abspath(path_of("folder", folder))

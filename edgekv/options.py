@@ -9,9 +9,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from .arguments import check_flag, path_of
+from .arguments import check_flag, check_one_of, check_range, path_of
 from .errors import BudgetError, ConfigError
-from .memory.sizes import parse_ceiling, parse_device_ceilings, parse_size
+from .memory.sizes import (
+    parse_archive,
+    parse_ceiling,
+    parse_device_ceilings,
+    parse_share,
+    parse_size,
+    parse_size_or_none,
+)
 from .policies import Policy, parse_policy
 
 if TYPE_CHECKING:
@@ -188,19 +195,19 @@ class Options:
         object.__setattr__(self, "ceiling_bytes", parse_ceiling(self.memory))
         object.__setattr__(self, "device_ceiling_bytes", device_ceiling)
         object.__setattr__(self, "device_ceilings", ceilings)
-        object.__setattr__(self, "gpu_context_bytes", size_or_none(self.gpu_context))
+        object.__setattr__(self, "gpu_context_bytes", parse_size_or_none(self.gpu_context))
         object.__setattr__(self, "servers", self._servers())
         object.__setattr__(self, "rpc", ",".join(map(str, self.servers)) or None)
-        object.__setattr__(self, "resident", _share("resident", self.resident))
-        object.__setattr__(self, "yields", _share("yields", self.yields))
+        object.__setattr__(self, "resident", parse_share("resident", self.resident))
+        object.__setattr__(self, "yields", parse_share("yields", self.yields))
         object.__setattr__(self, "split", _split(self.tensor_split))
         object.__setattr__(self, "tensor_split", self.split)
         object.__setattr__(self, "parsed_policy", parse_policy(TURNED_POLICY if self.policy is None else self.policy))
         object.__setattr__(self, "parsed_focus", self._focus())
         object.__setattr__(self, "n_threads", default_threads() if self.threads is None else self.threads)
-        object.__setattr__(self, "archive_bytes", _archive_bytes(self.archive))
-        object.__setattr__(self, "swap_memory_bytes", size_or_none(self.swap_memory))
-        object.__setattr__(self, "swap_dir_bytes", size_or_none(self.swap_bytes))
+        object.__setattr__(self, "archive_bytes", parse_archive(self.archive))
+        object.__setattr__(self, "swap_memory_bytes", parse_size_or_none(self.swap_memory))
+        object.__setattr__(self, "swap_dir_bytes", parse_size_or_none(self.swap_bytes))
         for name in ("swap_dir", "chat_template"):  # a worker runs in a folder of its own
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, os.path.abspath(path_of(name, getattr(self, name))))
@@ -208,19 +215,19 @@ class Options:
             check_flag(name, getattr(self, name))
         for name in ("mmap", "thinking", "grammars"):
             check_flag(name, getattr(self, name), may_be_open=True)
-        _in_range("block", self.block, 1, MOST_BLOCK)
-        _in_range("ubatch", self.n_ubatch, 1, self.block)
-        _in_range("threads", self.n_threads, 1, MOST_THREADS)
-        _in_range("parallel", self.parallel, 1, MOST_PARALLEL)
-        _in_range("n_sink", self.n_sink, 0, 1 << 20)
-        _in_range("recent", 0 if self.recent is None else self.recent, 0, 1 << 20)
-        _in_range("evict_every", self.spare_cells, 1, self.block)
-        _in_range("probe_tokens", self.probe_tokens, 1, 1024)
-        _in_range("gpu_layers", self.gpu_layers, 0, 1 << 20)
-        _one_of("kv_type", self.kv_type, tuple(KV_TYPES))
-        _one_of("reposition", self.reposition, REPOSITION)
-        _one_of("prompt_lookup", self.prompt_lookup, PROMPT_LOOKUP)
-        _one_of("swap_full", self.swap_full, SWAP_FULL)
+        check_range("block", self.block, 1, MOST_BLOCK)
+        check_range("ubatch", self.n_ubatch, 1, self.block)
+        check_range("threads", self.n_threads, 1, MOST_THREADS)
+        check_range("parallel", self.parallel, 1, MOST_PARALLEL)
+        check_range("n_sink", self.n_sink, 0, 1 << 20)
+        check_range("recent", 0 if self.recent is None else self.recent, 0, 1 << 20)
+        check_range("evict_every", self.spare_cells, 1, self.block)
+        check_range("probe_tokens", self.probe_tokens, 1, 1024)
+        check_range("gpu_layers", self.gpu_layers, 0, 1 << 20)
+        check_one_of("kv_type", self.kv_type, tuple(KV_TYPES))
+        check_one_of("reposition", self.reposition, REPOSITION)
+        check_one_of("prompt_lookup", self.prompt_lookup, PROMPT_LOOKUP)
+        check_one_of("swap_full", self.swap_full, SWAP_FULL)
         if self.yields and (self.gpu_layers or self.rpc):
             raise ConfigError(
                 f"yields={self.yields} moves the ceiling, which stays as it is with layers on a device or another "
@@ -247,7 +254,7 @@ class Options:
         self._check_resident()
         self._check_parallel()
         if self.budget is not None:
-            _in_range("budget", self.budget, 1, MOST_CELLS)
+            check_range("budget", self.budget, 1, MOST_CELLS)
             self.check_budget(self.budget)
 
     def _check_resident(self) -> None:
@@ -421,20 +428,6 @@ class Options:
         return f"budget={budget} does not hold the protected cells: {self.sinks} sinks, {recent} recent{pins}"
 
 
-def _share(name: str, share: float | str | None) -> float | None:
-    """Return a share, which may be written as a percentage. Raises ConfigError."""
-    if share is None:
-        return None
-    try:
-        text = str(share).strip()
-        value = float(text[:-1]) / 100 if text.endswith("%") else float(text)
-    except ValueError:
-        value = math.nan
-    if isinstance(share, bool) or not 0 <= value <= 1:
-        raise ConfigError(f"{name}={share!r} is not possible; give a share from 0 to 1, such as 0.5 or 50%")
-    return value
-
-
 def _split(tensor_split: str | Sequence[float] | None) -> tuple[float, ...] | None:
     """Return the proportions of devices. Raises ConfigError."""
     if tensor_split is None:
@@ -450,30 +443,3 @@ def _split(tensor_split: str | Sequence[float] | None) -> tuple[float, ...] | No
             "them 0, as in 3,1"
         )
     return split
-
-
-def size_or_none(size: int | str | None) -> int | None:
-    """Return the bytes of a size, which may be 0; None = it is left open. Raises ConfigError."""
-    if size is None:
-        return None
-    return 0 if size in (0, "0") else parse_size(size)
-
-
-def _archive_bytes(archive: int | str) -> int | None:
-    """Return the named limit of an archive; 0 = "off", None = "auto". Raises ConfigError."""
-    if archive == "auto":
-        return None
-    try:
-        return 0 if archive in ("off", "0", 0) else parse_size(archive)
-    except ConfigError as error:
-        raise ConfigError(f"archive={archive!r} is not possible: {error}, or auto, or off") from error
-
-
-def _one_of(name: str, value: object, possible: tuple[str, ...]) -> None:
-    if value not in possible:
-        raise ConfigError(f"{name}={value!r} is unknown; possible: {', '.join(possible)}")
-
-
-def _in_range(name: str, value: int, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ConfigError(f"{name}={value!r} is not possible; give a whole number in [{low}, {high}]")

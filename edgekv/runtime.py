@@ -1,14 +1,10 @@
-"""The runtime, which a program opens first: a model under a ceiling, and its cells. Also plans and surveys of one."""
+"""The runtime, which a program opens first: a model under a ceiling, and its sessions."""
 
 from __future__ import annotations
 
-import logging
 import os
 import time
-import weakref
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -16,31 +12,20 @@ from typing import TYPE_CHECKING, ClassVar, NoReturn, cast
 
 from .arguments import check_flag, check_names, path_of, shown
 from .conversations.snapshot import Snapshot
-from .engines import open_engine, plan_for, survey_for
-from .errors import CeilingError, ConfigError, EdgeKVError, ModelNotFoundError, SessionError, SessionFileError
+from .engines import open_engine
+from .errors import ConfigError, SessionError, SessionFileError
 from .generation.request import Logging, check_text
 from .loop.clients import ConversationClient
-from .memory.code_pages import lock_code
-from .memory.pressure import system_pressure
-from .memory.sizes import MIB, check_ceiling, format_size
-from .memory.yielding import Watch, Yielding
-from .models.catalog import find_model, is_remote
-from .open_model import OpenModel
-from .options import size_or_none
+from .memory.sizes import parse_size_or_none
+from .models.catalog import find_model
+from .moving_ceiling import MovingCeiling
 from .other_names import RUNTIME, SYSTEM, OtherNames
-from .planning.alternatives import Survey
 from .planning.choice import Request
-from .planning.ledger import LedgerEntry
-from .planning.plan import Plan
 from .policies import Policy
 from .session import Session
 
-log = logging.getLogger("edgekv")
 
-LEAST = "least"  # a ceiling as low as it can be
-
-
-class Runtime(OtherNames, OpenModel):
+class Runtime(OtherNames, MovingCeiling):
     """A model loaded under a memory ceiling. Use it in `with`, or close it.
 
     One that is dropped is freed when its sessions and replies are, too, with a ResourceWarning.
@@ -98,12 +83,7 @@ class Runtime(OtherNames, OpenModel):
         self._engine = open_engine(path, request)
         self.options = self.plan.resolve(request.options)
         self.load_s = time.perf_counter() - started
-        self._yielding, self._watch = None, None
-        if self.options.yields:
-            if n_refused := lock_code():
-                log.info("%s of code are not locked in memory; raise RLIMIT_MEMLOCK", format_size(n_refused))
-            self._yielding = Yielding(float(self.options.yields))
-            self._watch = Watch(weakref.WeakMethod(self.note_pressure), system_pressure())
+        self._begin_yielding()
         self.closed = False
 
     if not TYPE_CHECKING:
@@ -135,7 +115,8 @@ class Runtime(OtherNames, OpenModel):
         ConfigError for too few bytes.
         """
         self._check_open()
-        check_names(options, ("system", "start", "history", "checkpoint_bytes"), "Runtime.session", SYSTEM)
+        if options:
+            check_names(options, ("system", "start", "history", "checkpoint_bytes"), "Runtime.session", SYSTEM)
         logging = _logging(history, checkpoint_bytes)
         if start is not None:
             if system is not None:
@@ -225,104 +206,12 @@ class Runtime(OtherNames, OpenModel):
     ) -> Session:
         return Session(self._engine, conversation, start, able_to_focus=self.options.focus, kept_in=kept_in)
 
-    @property
-    def memory(self) -> int:
-        """The ceiling in bytes. Assign bytes or a size to move it, as `set_memory` does."""
-        return self.plan.ceiling_bytes
-
-    @memory.setter
-    def memory(self, memory: int | str) -> None:
-        self.set_memory(memory)
-
-    def set_memory(self, memory: int | str) -> Plan:
-        """Move the ceiling while sessions go on; returns the plan, which is `plan` from now on.
-
-        memory: bytes, a size such as "150MiB", or a share such as "25%", as for the runtime; "least" = as low as it can
-            be now
-
-        A lower ceiling evicts cells of all sessions to what fits, and gives their memory back to the system. A higher
-        one gives cells back, up to those that the runtime was opened with. Sessions at work go on: a text that is being
-        read evicts at its next block, a reply at its next token. It returns when the memory is back. Weights stay.
-        Any thread may call this, but not a `progress`.
-
-        Raises CeilingError for a ceiling that does not hold the weights and the least budget, or that the control group
-        does not allow; ConfigError for a runtime with layers on a device; SwapError if sessions that had room in memory
-        find none on the disk. The ceiling is then as before. A snapshot that the program holds takes memory beside; one
-        of more cells than the ceiling now has is refused until it is raised.
-        """
-        self._check_open()
-        before = self.options
-        if memory != LEAST:
-            options = replace(before, memory=memory)
-            check_ceiling(options.ceiling_bytes)
-            self.options = options  # first, so that the ceiling that is yielded follows this one
-        if self._yielding is not None:
-            self._yielding.begin()
-        try:
-            plan = self._lower(0) if memory == LEAST else self._engine.set_memory(self.options.ceiling_bytes)
-        except BaseException:
-            self.options = before
-            raise
-        named = plan.ceiling_bytes if memory == LEAST else memory
-        self.options = replace(before, memory=named, budget=plan.budget_cells)
-        return plan
-
-    def _lower(self, ceiling_bytes: int) -> Plan:
-        """Go under a ceiling, or as far as it can be; returns the plan. Raises as `set_memory`, but no CeilingError."""
-        plan = self.plan
-        while ceiling_bytes < plan.ceiling_bytes:
-            try:
-                return self._engine.set_memory(ceiling_bytes)
-            except CeilingError as error:
-                ceiling_bytes = -(-error.required_bytes // MIB) * MIB
-        return plan
-
-    def note_pressure(self, is_short: bool) -> None:
-        """Note whether the system is short of memory, once a second. The ceiling moves as far as `yields` allows.
-
-        Runtimes with `yields` do that themselves; a host may call it, too, with what its system has told it.
-        """
-        check_flag("is_short", is_short)
-        if self.closed or self._yielding is None:
-            return
-        if not self._yielding.look(is_short=is_short):
-            return
-        target = None
-        while target != (target := self._yielding.ceiling(self.options.ceiling_bytes)):  # it may be named meanwhile
-            self._yield_to(target)
-
-    def _yield_to(self, ceiling_bytes: int) -> None:
-        """Go under a ceiling, or as far as it can be."""
-        before = self.plan.ceiling_bytes
-        try:
-            plan = self._lower(ceiling_bytes) if ceiling_bytes < before else self._engine.set_memory(ceiling_bytes)
-        except EdgeKVError as error:
-            log.warning("the ceiling stays at %s: %s", format_size(before), error)
-            return
-        if plan.ceiling_bytes != before:
-            why = "the system is short of memory" if plan.ceiling_bytes < before else "the system has memory again"
-            figures = (format_size(before), format_size(plan.ceiling_bytes), plan.budget_cells)
-            log.warning("%s: the ceiling goes from %s to %s, %d cells", why, *figures)
-
-    async def set_memory_async(self, memory: int | str) -> Plan:
-        """Move the ceiling as `set_memory` does, for asyncio. It moves although its task is cancelled meanwhile."""
-        import asyncio  # it takes memory, and few programs need it
-
-        return await asyncio.to_thread(self.set_memory, memory)
-
-    @property
-    def ledger(self) -> tuple[LedgerEntry, ...]:
-        """Entries of all owners of memory, by the names of `edgekv plan` (docs/moving-ceiling.md)."""
-        self._check_open()
-        return cast("tuple[LedgerEntry, ...]", self._engine.call("entries"))
-
     def close(self) -> None:
         """Free the model and its cells. Open sessions end with it; a reply that is under way is cancelled first."""
         if self.closed:
             return
         self.closed = True
-        if self._watch is not None:
-            self._watch.close()
+        self._end_yielding()
         self._engine.close()
 
     @property
@@ -344,44 +233,4 @@ def _logging(history: bool | str | os.PathLike[str], checkpoint_bytes: int | str
     if history is False or history is None:
         return None
     folder = None if history is True else os.path.abspath(path_of("history", history))
-    return Logging(folder, size_or_none(checkpoint_bytes))
-
-
-def plan(model: str | os.PathLike[str] | None = None, **options: object) -> Plan:
-    """Return the plan of a runtime without loading its weights; arguments as for `Runtime`.
-
-    A model "hf:OWNER/MODEL:QUANT" that is not on this machine is planned from its header on the hub (docs/pull.md).
-    Raises CeilingError if no plan fits, ConfigError for options that cannot work, and ModelError for a file that
-    cannot be used.
-    """
-    request = Request.of(**options)
-    with _header_of(model, request) as (path, name):
-        return _named(plan_for(path, request), name)
-
-
-def survey(model: str | os.PathLike[str] | None = None, **options: object) -> Survey:
-    """Return a plan, what limits it, and what else would fit; arguments and errors as for `plan`."""
-    request = Request.of(**options)
-    with _header_of(model, request) as (path, name):
-        found = survey_for(path, request)
-        return replace(found, plan=_named(found.plan, name), with_more=_named(found.with_more, name))
-
-
-@contextmanager
-def _header_of(model: str | os.PathLike[str] | None, request: Request) -> Iterator[tuple[Path, Path]]:
-    """Yield a file with the header of a model, and its name in plans: both its path, unless it is only on a hub."""
-    with ExitStack() as stack:
-        try:
-            path = name = find_model(model)
-        except ModelNotFoundError:
-            if not is_remote(model):
-                raise
-            from .hub.lookup import look_up  # few plans need it
-
-            remote = stack.enter_context(look_up(str(model), request.of_model(Path(str(model))).options.ceiling_bytes))
-            path, name = remote.header, Path(remote.file.name)
-        yield path, name
-
-
-def _named(plan: Plan, name: Path) -> Plan:
-    return replace(plan, model=name)
+    return Logging(folder, parse_size_or_none(checkpoint_bytes))

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
-from .arguments import check_flag, path_of, paths_of
-from .conversations.history import (
-    History,
-    Messages,
-    are_messages,
-    question_of,
-    request_of,
-    rereadable_request,
-    token_ids,
-)
+from .arguments import check_flag, paths_of
+from .conversations.history import History, Messages, are_messages, request_of, rereadable_request, token_ids
 from .conversations.snapshot import Snapshot
 from .errors import ConfigError, InputError
 from .generation.request import (
@@ -35,25 +25,21 @@ from .generation.request import (
 )
 from .loop.clients import ConversationClient, Engine
 from .loop.reply_methods import in_asyncio, whole, whole_in_asyncio
-from .loop.reply_pieces import Blocks, Events, ReplyPieces
 from .other_names import SESSION, OtherNames
 from .prompt.named_files import contents_of
 from .prompt.text import PARAGRAPH, WITHIN
-from .session_record import SessionRecord
+from .session_state import SessionState
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from .prompt.tools import ToolUse
-
 NO_TEXT = "give a text; a file goes into files="
 NO_PROMPT = "give a text or messages; a file goes into files="
-
 
 Files: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None
 
 
-class Session(SessionRecord, OtherNames):
+class Session(SessionState, OtherNames):
     """A conversation over a runtime; `Runtime.session` makes one. `close`, `with` or closing the runtime ends it.
 
     `reply` returns a whole answer. `chat`, `ask` and `generate` return generators that yield pieces of text. A reply
@@ -236,10 +222,6 @@ class Session(SessionRecord, OtherNames):
     ask_async = in_asyncio(ask)
     generate_async = in_asyncio(generate)
 
-    def events(self, reply: Iterator[str]) -> Events:
-        """Return the events of a reply that was not begun, for a thread that has others to go on with meanwhile."""
-        return cast(ReplyPieces, reply).begin(self._engine.new_client())
-
     def read(
         self,
         text: str = "",
@@ -315,14 +297,13 @@ class Session(SessionRecord, OtherNames):
 
         Other arguments and errors as for `chat`. Afterwards `chat` goes on with messages, and `generate` with ids.
         """
-        request = request_of(history)
+        request = request_of(history, tools, tool_choice, parallel_tool_calls)
         question = self._question(focus, "", otherwise=False) or None
         request = replace(
             request,
             question=request.question if focus is True else question,
             on_overflow=on_overflow,
             shared=shared,
-            tools=request.tools or tool_use_of(tools, tool_choice, parallel_tool_calls),
             prompt_logprobs=prompt_logprobs,
             **reply_fields(options),
         )
@@ -363,9 +344,7 @@ class Session(SessionRecord, OtherNames):
         Raises SessionError without a history, during a reply, and for another system message; InputError as
         `continue_from` does.
         """
-        request = request_of(history)
-        request = replace(request, tools=request.tools or tool_use_of(tools))
-        with rereadable_request(request) as request, self.alone():
+        with rereadable_request(request_of(history, tools)) as request, self.alone():
             return cast(int, self._begun().call("common_prefix_length", request))
 
     def rewind(self, n_tokens: int, *, other_draws: bool = False, progress: ProgressCallback | None = None) -> None:
@@ -386,17 +365,6 @@ class Session(SessionRecord, OtherNames):
         for _ in self._reply(RewindRequest(n_tokens=n_tokens, other_draws=other_draws), progress):
             pass
 
-    def snapshot(self) -> Snapshot:
-        """Copy the whole state of the session, so that `restore` can go back to it.
-
-        The plan does not count the copy: `Runtime.holds_snapshot` tells before anything is read if there is room for
-        it. With an isolated runtime the copy is in this process, not in the worker. `save` needs no room.
-        Raises SessionError while the session is answering. Raises CeilingError, before the copy is made, if it would
-        bring the process over its ceiling.
-        """
-        with self.alone():
-            return cast(Snapshot, self._begun().call("snapshot"))
-
     def fork(self) -> Session:
         """Return a session that begins with everything that this one has read and said; both go on by themselves.
 
@@ -408,129 +376,13 @@ class Session(SessionRecord, OtherNames):
             conversation = self._engine.fork(self._begun())
         return Session(self._engine, conversation, able_to_focus=self._able_to_focus)
 
-    def restore(self, snapshot: Snapshot) -> None:
-        """Return to the state of a snapshot, as often as you like.
-
-        Raises SessionError while the session is answering, and for a snapshot of another runtime, of a session with
-        another system message, or, with history=True, of one without a history. Raises ConfigError for a snapshot with
-        more cells than there are since the ceiling was lowered.
-        """
-        if not isinstance(snapshot, Snapshot):
-            raise ConfigError(f"snapshot={snapshot!r} is no snapshot; give what `snapshot` returned")
-        with self.alone() as conversation:
-            conversation.restore(snapshot)
-            self._start = None
-
-    def save(self, path: str | os.PathLike[str], *, archive: bool = True) -> None:
-        """Write the whole state of the session to a file, for `Runtime.load_session` (docs/sessions.md).
-
-        archive: write the rows of all tokens as well, if the session has an archive. What was evicted is then recalled
-            after loading
-
-        The file is whole or not there: if this fails, or the process ends, an older file of that name is untouched. It
-        takes no memory to speak of, and only its owner can read it.
-        Raises SessionFileError if it cannot be written, and SessionError while the session is answering.
-        """
-        with self.alone():
-            self._begun().call("save", Path(os.path.abspath(path_of("path", path))), archive)
-
-    def keep(self, path: str | os.PathLike[str]) -> None:
-        """Append the session to a new folder from now on, as it grows, so that it survives a kill (docs/sessions.md).
-
-        `Runtime.load_session(path, keep=True)` goes on with it. After a kill at most the newest block is missing. If
-        the disk takes no more, the session goes on, and `stats.keeping_failure` says so.
-        Raises SessionFileError if the folder cannot be made or is there already, ConfigError if the runtime has no
-        archive or the model's rows are not enough to go on (`Runtime.keeps_sessions`), and SessionError without a
-        history or while the session is answering.
-        """
-        folder = Path(os.path.abspath(path_of("path", path)))
-        with self.alone():
-            conversation = self._begun()
-            if not self._engine.call("keeps_sessions"):
-                raise ConfigError(
-                    "a session is kept with the rows of its tokens, and this runtime has no archive, or the model "
-                    "needs more than rows; open one with archive=..., or write the session whole with save"
-                )
-            conversation.call("keep", folder)
-        self._kept_in = folder
-
-    @property
-    def kept_in(self) -> Path | None:
-        """The folder that the session is appended to as it grows; None = it is kept nowhere."""
-        return self._kept_in
-
     def _question(self, focus: Focus, usual: str, *, otherwise: bool) -> str | tuple[str, ...] | None:
         """Return the question to read with; None = none."""
         self._live()
         return question_to_read_with(focus, usual, able=self._able_to_focus, otherwise=otherwise)
-
-    def _reply(
-        self,
-        request: GenerationRequest | RewindRequest,
-        progress: ProgressCallback | None,
-        *,
-        ends_in_question: bool = False,
-    ) -> ReplyPieces:
-        """Return the pieces of a reply. From here on `cancel` ends it, even before its first piece is fetched.
-
-        ends_in_question: read with the end of the user's last message
-        """
-        if progress is not None and not callable(progress):
-            raise ConfigError(f"progress={progress!r} cannot be called; give a function of an edgekv.Progress, or None")
-        return ReplyPieces(partial(self._events, request, progress, self._cancels, ends_in_question))
-
-    def _events(
-        self,
-        request: GenerationRequest | RewindRequest,
-        progress: ProgressCallback | None,
-        cancels: object,
-        ends_in_question: bool,
-        client: int | None,
-    ) -> Events:
-        """Yield the pieces of a reply, and what it waits for; returns its figures.
-
-        Files that can be read only once are copied first.
-
-        cancels: the session's `_cancels` when the reply was made
-        client: who waits for the loop; None = the thread that iterates
-        """
-        with self.alone() as conversation, ExitStack() as copies:
-            conversation.cancelled.clear()
-            if self._cancels is not cancels:
-                conversation.cancelled.set()
-            if client is not None and self._may_block(request):
-                yield Blocks.NOW
-            if isinstance(request, GenerationRequest):
-                if request.follows_grammar:
-                    self._engine.follow_grammars()
-                request = copies.enter_context(rereadable_request(request, conversation.cancelled))
-                if ends_in_question and (question := question_of(request)):
-                    request = replace(request, question=question)
-            if not conversation.cancelled.is_set():
-                self._begun()
-            yield from copies.enter_context(closing(conversation.reply(request, progress, client)))
-            return conversation.stats
-
-    def _may_block(self, request: GenerationRequest | RewindRequest) -> bool:
-        """Return True if files may be copied, cells given up, a snapshot restored, or a worker waited for."""
-        prepares = isinstance(request, GenerationRequest) and (
-            request.follows_grammar or any(isinstance(part, Path) for part in request.content)
-        )
-        return prepares or self._start is not None or self._engine.channel.worker_pid is not None
 
 
 def _content(files: Sequence[os.PathLike[str]], text: str) -> tuple[str | Path, ...]:
     """Return files, then a text, with an empty line between each two; several files have lines with their names."""
     contents: list[tuple[str | Path, ...]] = [*contents_of(files), *([(text,)] if text else [])]
     return tuple(part for content in contents for part in (*content, PARAGRAPH))[:-1]
-
-
-def tool_use_of(
-    tools: Sequence[Mapping[str, Any]], choice: str | Mapping[str, Any] = "auto", parallel: bool = True
-) -> ToolUse | None:
-    """Return the use of tools that a caller asks for; None if there are none. Errors as of `tool_use`."""
-    if not tools and choice in ("auto", "none"):
-        return None
-    from .prompt.tools import tool_use  # few replies need it
-
-    return tool_use(tools, choice, parallel=parallel)

@@ -92,7 +92,11 @@ def main(arguments: list[str]) -> None:
         sys.exit(status)
     ends = trace.stages
     for what, steps in {
-        "command line": trace.steps[: ends["open"]] + trace.steps[ends["opened"] : ends["ask"]],
+        "command line": [
+            *trace.steps[: ends["open"]],
+            *trace.steps[ends["opened"] : ends["session"]],
+            *trace.steps[ends["session made"] : ends["ask"]],
+        ],
         "plan and load": trace.steps[ends["open"] : ends["opened"]],
         "Runtime.session": trace.steps[ends["session"] : ends["session made"]],
         "reply, to the first token": trace.steps[ends["ask"] : ends["first"]],

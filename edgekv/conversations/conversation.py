@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,13 +68,17 @@ class Conversation:
         self._loaded = loaded
         self._slots = slots
         self._system = system
-        self._prompts = PromptReader(loaded, state, system, stored, slots, self.cancelled)
+        self._stored = stored
         if begun is not None:
             state.set(begun)
             self._swapped_in()
             self._remember()
         elif system is not None:
             self._prompts.pin_system()
+
+    @cached_property
+    def _prompts(self) -> PromptReader:
+        return PromptReader(self._loaded, self.state, self._system, self._stored, self._slots, self.cancelled)
 
     @property
     def system(self) -> str | None:

@@ -46,8 +46,25 @@ def are_messages(prompt: object) -> TypeGuard[Messages]:
     return isinstance(prompt, Sequence) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
 
 
-def request_of(history: History) -> GenerationRequest:
-    """Return the request for a reply to messages, a text, a gap or token ids. Raises InputError for anything else."""
+def request_of(
+    history: History,
+    tools: Sequence[Mapping[str, Any]] = (),
+    tool_choice: str | Mapping[str, Any] = "auto",
+    parallel_tool_calls: bool = True,
+) -> GenerationRequest:
+    """Return the request for a reply to messages, a text, a gap or token ids. Raises InputError for anything else.
+
+    Tools, and their errors, are those of `tool_use`. A stored history that has tools keeps its own.
+    """
+    request = _request_of(history)
+    if request.tools is not None or (not tools and tool_choice in ("auto", "none")):
+        return request
+    from edgekv.prompt.tools import tool_use  # few histories need it
+
+    return replace(request, tools=tool_use(tools, tool_choice, parallel=parallel_tool_calls))
+
+
+def _request_of(history: History) -> GenerationRequest:
     if isinstance(history, StoredHistory):
         return history.request
     if isinstance(history, Infill):

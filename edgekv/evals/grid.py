@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from edgekv.arguments import check_one_of
 from edgekv.counting import counted
 from edgekv.errors import (
     BudgetError,
@@ -17,8 +18,8 @@ from edgekv.errors import (
     InputError,
     UnsupportedModelError,
 )
-from edgekv.memory.sizes import parse_ceiling
-from edgekv.options import KV_TYPES, REPOSITION, size_or_none
+from edgekv.memory.sizes import parse_ceiling, parse_size_or_none
+from edgekv.options import KV_TYPES, REPOSITION
 from edgekv.policies import parse_policy
 
 from .case import Case, Task
@@ -73,7 +74,7 @@ class Grid:
             raise ConfigError(f"task {self.task!r} is unknown; possible: {', '.join(self.tasks)}")
         self._check_asking()
         self._check_data()
-        size_or_none(self.archive)
+        parse_size_or_none(self.archive)
         known = self.tasks[self.task].params
         if unknown := [name for name in self.params if name not in known]:
             possible = ", ".join(known) or "none"
@@ -81,15 +82,15 @@ class Grid:
         for name, values in self.params.items():
             for value in values:
                 if isinstance(known[name][0], str):
-                    _one_of(name, value, known[name])
+                    check_one_of(name, value, known[name])
                 elif not isinstance(value, (int, float)) and value not in known[name]:
                     raise ConfigError(f"{name}={value!r} is not possible; give a number")
         for spec in (*self.policies, self.focus_policy):
             if spec is not None and spec != FULL:
                 parse_policy(spec)
         for kv_type in self.kv_types:
-            _one_of("kv_type", kv_type, KV_TYPES)
-        _one_of("reposition", self.reposition, REPOSITION)
+            check_one_of("kv_type", kv_type, KV_TYPES)
+        check_one_of("reposition", self.reposition, REPOSITION)
         samples = SAMPLES if self.samples is None else self.samples
         for name, values in (("samples", [samples]), ("length", self.lengths or ()), ("budget", self.budgets)):
             if bad := [value for value in values if not isinstance(value, int) or value < 1]:
@@ -103,7 +104,7 @@ class Grid:
         if self.metrics:
             self.check_asks("metric", ", ".join(self.metrics), "a metric")
         for metric in self.metrics:
-            _one_of("metric", metric, self.tasks[self.task].metrics)
+            check_one_of("metric", metric, self.tasks[self.task].metrics)
 
     def check_asks(self, name: str, value: object, what: str) -> None:
         """Raise ConfigError for an option, which gives `what`, unless the task asks questions with known answers."""
@@ -180,11 +181,6 @@ def distinct_cases(grids: Iterable[Grid]) -> list[Case]:
         for case in grid.cases():
             found.setdefault(key_of(case.config()), case)
     return list(found.values())
-
-
-def _one_of(name: str, value: str, possible: Collection[str]) -> None:
-    if value not in possible:
-        raise ConfigError(f"{name}={value!r} is unknown; possible: {', '.join(possible)}")
 
 
 Done = Iterator[tuple[Case, dict[str, Any]]]

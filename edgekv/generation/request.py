@@ -9,7 +9,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
-from edgekv.arguments import check_flag, check_names, listed, shown
+from edgekv.arguments import check_flag, check_names, check_one_of, listed, shown
 from edgekv.errors import ConfigError, InputError
 
 from .sampler import Sampling
@@ -251,8 +251,7 @@ class GenerationRequest:
             )
         if self.shared is not None and not _is_count(self.shared):
             raise ConfigError(f"shared={self.shared!r} is not possible; give a number of tokens, at least 0, or None")
-        if self.on_overflow not in ON_OVERFLOW:
-            raise ConfigError(f"on_overflow={self.on_overflow!r} is unknown; possible: {', '.join(ON_OVERFLOW)}")
+        check_one_of("on_overflow", self.on_overflow, ON_OVERFLOW)
 
     @property
     def follows_grammar(self) -> bool:

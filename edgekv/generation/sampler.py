@@ -6,11 +6,11 @@ import secrets
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, cast
 
 import numpy as np
 
+from edgekv.arguments import check_range
 from edgekv.binding import library
 from edgekv.binding.model import Context
 from edgekv.errors import ConfigError
@@ -56,19 +56,19 @@ class Sampling:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        _in_range("temperature", self.temperature, 0, 100)
-        _in_range("top_k", self.top_k, 0, 1 << 20, whole=True)
-        _in_range("top_p", self.top_p, 0, 1)
-        _in_range("min_p", self.min_p, 0, 1)
-        _in_range("repeat_penalty", self.repeat_penalty, 1, 10)
-        _in_range("frequency_penalty", self.frequency_penalty, -2, 2)
-        _in_range("presence_penalty", self.presence_penalty, -2, 2)
-        _in_range("repeat_last", self.repeat_last, 1, MAX_REPEAT_LAST, whole=True)
+        check_range("temperature", self.temperature, 0, 100, whole=False)
+        check_range("top_k", self.top_k, 0, 1 << 20)
+        check_range("top_p", self.top_p, 0, 1, whole=False)
+        check_range("min_p", self.min_p, 0, 1, whole=False)
+        check_range("repeat_penalty", self.repeat_penalty, 1, 10, whole=False)
+        check_range("frequency_penalty", self.frequency_penalty, -2, 2, whole=False)
+        check_range("presence_penalty", self.presence_penalty, -2, 2, whole=False)
+        check_range("repeat_last", self.repeat_last, 1, MAX_REPEAT_LAST)
         object.__setattr__(self, "logit_bias", _pairs(self.logit_bias))
         if self.seed == ANY_SEED:
             object.__setattr__(self, "seed", None)
         if self.seed is not None:
-            _in_range("seed", self.seed, 0, MAX_SEED, whole=True)
+            check_range("seed", self.seed, 0, MAX_SEED)
 
     @property
     def biases(self) -> tuple[tuple[int, float], ...]:
@@ -91,16 +91,9 @@ def _pairs(biases: Any) -> tuple[tuple[int, float], ...]:
     if len(pairs) > MAX_BIASES:
         raise ConfigError(f"logit_bias has {len(pairs)} tokens, but at most {MAX_BIASES} are taken; give fewer")
     for token, bias in pairs:
-        _in_range("logit_bias", token, 0, (1 << 31) - 1, whole=True)
-        _in_range(f"logit_bias[{token}]", bias, -MAX_BIAS, MAX_BIAS)
+        check_range("logit_bias", token, 0, (1 << 31) - 1)
+        check_range(f"logit_bias[{token}]", bias, -MAX_BIAS, MAX_BIAS, whole=False)
     return tuple(sorted(pairs))
-
-
-def _in_range(name: str, value: float, low: int, high: int, *, whole: bool = False) -> None:
-    number = not isinstance(value, bool) and isinstance(value, int if whole else Real)
-    if not number or not low <= value <= high:
-        kind = "whole number" if whole else "number"
-        raise ConfigError(f"{name}={value!r} is not possible; give a {kind} in [{low}, {high}]")
 
 
 # default in a conversation with a person: a chat or a server; chosen by measurement (docs/sampling.md)

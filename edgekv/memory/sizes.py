@@ -1,4 +1,4 @@
-"""Sizes in bytes, and ceilings of memory, as people write them."""
+"""Sizes in bytes, shares, and ceilings of memory, as people write them."""
 
 from __future__ import annotations
 
@@ -40,6 +40,37 @@ def parse_size(size: int | str) -> int:
             f"size {size!r} is not a positive whole number; write bytes, or a number with MiB, GiB, MB or GB"
         )
     return size
+
+
+def parse_size_or_none(size: int | str | None) -> int | None:
+    """Return the bytes of a size, which may be 0; None = it is left open. Raises ConfigError."""
+    if size is None:
+        return None
+    return 0 if size in (0, "0") else parse_size(size)
+
+
+def parse_archive(archive: int | str) -> int | None:
+    """Return the named limit of an archive; 0 = "off", None = "auto". Raises ConfigError."""
+    if archive == "auto":
+        return None
+    try:
+        return 0 if archive in ("off", "0", 0) else parse_size(archive)
+    except ConfigError as error:
+        raise ConfigError(f"archive={archive!r} is not possible: {error}, or auto, or off") from error
+
+
+def parse_share(name: str, share: float | str | None) -> float | None:
+    """Return a share, which may be written as a percentage. Raises ConfigError."""
+    if share is None:
+        return None
+    try:
+        text = str(share).strip()
+        value = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        value = math.nan
+    if isinstance(share, bool) or not 0 <= value <= 1:
+        raise ConfigError(f"{name}={share!r} is not possible; give a share from 0 to 1, such as 0.5 or 50%")
+    return value
 
 
 def format_size(n_bytes: int) -> str:

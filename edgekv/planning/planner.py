@@ -25,15 +25,13 @@ from .plan import Plan
 
 def check_device(options: Options) -> None:
     """Raise ConfigError for options that need a device if llama.cpp finds none, remote ones among them."""
-    if has_gpu():
-        return
     named = [
         ("gpu_layers", options.gpu_layers or None),
         ("device_memory", options.device_memory),
         ("tensor_split", options.tensor_split and ",".join(f"{part:g}" for part in options.tensor_split)),
     ]
     for name, value in named:
-        if value is not None:
+        if value is not None and not has_gpu():
             raise ConfigError(
                 f"{name}={value} needs a GPU, and there is none, or this build cannot use it; leave {name} out, or "
                 "build edgekv for the GPU with CMAKE_ARGS=-DGGML_CUDA=ON (on macOS -DGGML_METAL=ON)"

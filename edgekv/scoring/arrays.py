@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from edgekv.arguments import check_one_of
 from edgekv.errors import ConfigError
 from edgekv.policies.base import Policy
 from edgekv.policies.critical import wo_norms
@@ -93,9 +94,7 @@ def _split(layer: LayerArrays, use_native: bool) -> Iterator[Head]:
 
 
 def _is_native(policy: Policy, backend: str) -> bool:
-    possible = get_args(Backend)
-    if backend not in possible:
-        raise ConfigError(f"backend={backend!r} is unknown; possible: {', '.join(possible)}")
+    check_one_of("backend", backend, get_args(Backend))
     return backend == "native" and not isinstance(policy.base, Custom)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import edgekv
 from edgekv.memory.sizes import format_size
-from edgekv.runtime import LEAST
+from edgekv.moving_ceiling import LEAST
 
 from .session_pool import SessionPool
 

@@ -15,8 +15,8 @@ from edgekv.api.api_errors import ApiError, api_error_of
 from edgekv.api.reply_request import Ended, Event, ReplyRequest
 from edgekv.conversations.history import StoredHistory
 from edgekv.loop.loop_channel import Mailbox
+from edgekv.moving_ceiling import LEAST
 from edgekv.planning.native_request import most_cells
-from edgekv.runtime import LEAST
 
 from .cancel_flag import CancelFlag
 from .session_reply import Replier
