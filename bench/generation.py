@@ -7,7 +7,7 @@ that would end a reply, and reports its peak (VmHWM on Linux) after `--early` to
 with what is said: the program fails where a late peak is more than 1 % above the early one.
 
 Speeds are shares of that of `sink`, which scores for nothing; on a shared machine they tell less than `evicting`, the
-share of the time that scores and moves cells. Predictions stand beside the figures; they were written down before.
+share of the time that scores and moves cells.
 
     python bench/generation.py --book novel.txt
     python bench/generation.py --book novel.txt --policy snapkv+critical --tokens 5000
@@ -29,12 +29,6 @@ POLICIES = (
     *("snapkv+caote", "snapkv+fastcaote", "snapkv+critical", "snapkv+caote+critical"),
 )
 MAX_RATIO = 1.01
-
-# One scoring for 128 tokens decoded one by one: a few milliseconds in a few seconds. h2o recomputes attention for all
-# 128 rows.
-SPEED_PREDICTED = {"sink": "1", "h2o": "0.97"}
-SPEED_PREDICTED_ELSE = "0.99"
-RATIO_PREDICTED = "1.000"
 
 
 def run_case(case: dict) -> dict[str, object]:
@@ -92,19 +86,17 @@ def main() -> None:
             "",
             "tokens/s",
             "of sink",
-            "predicted",
             "evicting",
             "MiB early",
             "MiB late",
             "ratio",
-            "predicted",
             "planned MiB",
         ],
         [
             [r["policy"], f"{r['tok_per_s']:.1f}", f"{r['tok_per_s'] / plain:.3f}" if plain else ""]
-            + [SPEED_PREDICTED.get(r["policy"], SPEED_PREDICTED_ELSE), f"{r['eviction_share']:.2%}"]
+            + [f"{r['eviction_share']:.2%}"]
             + [f"{r[name] / programs.MIB:.2f}" for name in ("early_bytes", "late_bytes")]
-            + [f"{r['late_bytes'] / r['early_bytes']:.4f}", RATIO_PREDICTED, f"{r['planned_bytes'] / programs.MIB:.2f}"]
+            + [f"{r['late_bytes'] / r['early_bytes']:.4f}", f"{r['planned_bytes'] / programs.MIB:.2f}"]
             for r in results
         ],
     )

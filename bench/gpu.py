@@ -9,14 +9,10 @@ host and device, in MiB, and "staged" the layers whose rows had to come to the h
 process, and "device" what the plan names for the device.
 
 Speeds are those without an archive, unless `--archive auto` or a size names one: then rows of every block come to the
-host. Predicted with one: reading 0.8 to 0.9 at 8,000 tokens.
+host.
 
 With --memory it reads at the ceiling that edgekv chooses itself, and compares what the process and the GPU held with
 the plan. A plan that is too small ends it, as it ends `edgekv ask`.
-
-Predicted before the first run on a GPU, default model: reading 1.0 of llama.cpp at 1,000 tokens and 1.2 at 8,000,
-generating 1.0 and 1.3, since attention then reads 1,024 cells in place of 8,000; crossed at most 0.2 MiB; nothing
-staged.
 
     python bench/gpu.py --book BOOK
     python bench/gpu.py --book BOOK --memory
@@ -41,7 +37,6 @@ from edgekv.testing import programs
 
 BATCH = 512
 WARM_UP = 256  # characters
-PREDICTED = {"reading": "1.0, 1.2", "generating": "1.0, 1.3", "host": ""}
 HELD = {"process": ("planned", "host"), "GPU": ("device", "held")}
 
 
@@ -143,7 +138,7 @@ def speeds(n_tokens: int, case: dict, n_pairs: int) -> list[dict]:
         found = {ours: programs.in_fresh_process(__file__, case | {"edgekv": ours}) for ours in order}
         pairs.append((found[False], found[True]))
     print(f"\n{n_tokens:,} tokens, tokens a second and MiB:")
-    programs.print_pairs(("llama.cpp", "edgekv"), pairs, PREDICTED, {"host": programs.MIB})
+    programs.print_pairs(("llama.cpp", "edgekv"), pairs, ("reading", "generating", "host"), {"host": programs.MIB})
     last = pairs[-1][1]
     device, crossed = (last[name] / programs.MIB for name in ("device", "crossed"))
     print(

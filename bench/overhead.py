@@ -11,10 +11,8 @@ Claim (bench/RESULTS.md): what scoring and compacting add to the time of decodin
     ceiling   a ceiling that nobody moves: processor time of a look at the system's pressure, of the second that has one
               with `yields`; and of generation beside a ledger that is read after each token, without it / with it
 
-What was predicted before anything was measured stands beside each figure.
-
     python bench/overhead.py --book novel.txt
-    python bench/overhead.py --book novel.txt --model llama-3.2-1b.gguf --prediction 1b --part free --part share
+    python bench/overhead.py --book novel.txt --model llama-3.2-1b.gguf --part free --part share
     python bench/overhead.py --book novel.txt --part history --history 50000
 """
 
@@ -48,46 +46,6 @@ SHARE_POLICIES = {
     "h2o": 0.25,
     "keydiff(anchor=median)": 1.0,
     "keydiff(rope=off)": 0.04,
-}
-
-# Scoring by keys touches every key of N + B cells about twice, and by attention multiplies each with G x W queries;
-# decoding a block multiplies every weight with B rows. The 1B shape has about 1.4 times the key elements of the 135M
-# shape, and about 8 times the weights. Where nothing stands, nothing was predicted.
-PREDICTIONS = {
-    "135m": {
-        "reading, nothing to evict": "0.99",
-        "generating, nothing to evict": "0.98",
-        "keydiff": "2.5 %",
-        "keydiff(kernel=15)": "2.6 %",
-        "keydiff(rope=off)": "4 %",
-        "keydiff(anchor=median)": "15 %",
-        "sink": "0.3 %",
-        "random": "0.3 %",
-        "snapkv": "4 %",
-        "snapkv(aggregate=max)": "3.5 %",
-        "snapkv+critical(mass=0.9)": "6.5 %",
-        "expected": "14 %",
-        "h2o": "17 %",
-        "generating after a long history": "1.00",
-        "looking at the pressure, of all time": "0.05 %",
-        "generating, the ledger read at each token": "0.97",
-    },
-    "1b": {
-        "reading, nothing to evict": "1.00",
-        "generating, nothing to evict": "1.00",
-        "keydiff": "0.7 %",
-        "keydiff(kernel=15)": "0.7 %",
-        "keydiff(anchor=median)": "4 %",
-        "sink": "0.1 %",
-        "random": "0.1 %",
-        "l2norm": "0.4 %",
-        "tova": "1 %",
-        "snapkv": "2.6 %",
-        "ahakv": "3 %",
-        "snapkv+critical": "8 %",
-        "h2o": "10 %",
-        "generating after a long history": "1.00",
-    },
 }
 
 Row = tuple[str, str, str, int]  # what, meant, measured, number of pairs
@@ -228,7 +186,6 @@ def run_ceiling(options, book: str) -> list[Row]:
 def main() -> None:
     parser = programs.arguments(__doc__)
     parser.add_argument("--part", choices=PARTS, action="append", help="repeatable (all)")
-    parser.add_argument("--prediction", choices=PREDICTIONS, default="135m", help="the shape that predictions are for")
     parser.add_argument("--block", type=int, default=128)
     parser.add_argument("--pairs", type=int, default=16, help="pairs of runs in `free`, `history` and `ceiling`")
     parser.add_argument("--read", type=int, default=512, help="tokens read in `free`")
@@ -244,13 +201,9 @@ def main() -> None:
     book = prose.read_book(options.book)
     runs = {"free": run_free, "share": run_share, "history": run_history, "ceiling": run_ceiling}
     rows = [row for part in options.part or PARTS for row in runs[part](options, book)]
-    predicted = PREDICTIONS[options.prediction]
-    programs.print_table(
-        ["", "meant", "predicted", "measured", "pairs"],
-        [(what, meant, predicted.get(what, ""), measured, n) for what, meant, measured, n in rows],
-    )
-    figures = [dict(zip(("what", "meant", "measured", "pairs"), row, strict=True)) for row in rows]
-    programs.write_json(options.json, figures)
+    header = ("what", "meant", "measured", "pairs")
+    programs.print_table(header, rows)
+    programs.write_json(options.json, [dict(zip(header, row, strict=True)) for row in rows])
 
 
 if __name__ == "__main__":

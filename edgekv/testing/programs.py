@@ -76,21 +76,21 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None
 def print_pairs(
     names: tuple[str, str],
     pairs: Sequence[tuple[Mapping[str, float], Mapping[str, float]]],
-    predicted: Mapping[str, str],
+    figures: Sequence[str],
     units: Mapping[str, float] | None = None,
 ) -> None:
     """Print medians of both sides of pairs, and of the ratio of the second to the first within a pair.
 
-    predicted: the prediction for each shown figure; "" = none
+    figures: the names of those that are shown
     units: divisors of the printed figures
     """
     rows = []
-    for figure, expected in predicted.items():
+    for figure in figures:
         unit = (units or {}).get(figure, 1)
         medians = (f"{median([pair[side][figure] / unit for pair in pairs]):.2f}" for side in (0, 1))
         ratio = median([second[figure] / first[figure] for first, second in pairs])
-        rows.append([figure, *medians, f"x{ratio:.2f}", expected])
-    print_table(["", *names, "ratio", "predicted"], rows)
+        rows.append([figure, *medians, f"x{ratio:.2f}"])
+    print_table(["", *names, "ratio"], rows)
 
 
 def write_json(path: Path | None, figures: object) -> None:
