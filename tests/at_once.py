@@ -8,7 +8,7 @@ from unittest import mock
 from waiting import until
 
 from edgekv.binding.cache import Cache
-from edgekv.loop import slot_turns
+from edgekv.loop import slot_queue
 from edgekv.loop.batch_scheduler import Scheduler
 
 LIMIT_S = 100
@@ -46,8 +46,8 @@ def _first_with(n, runtime):
 
     def feed_together(feeds):
         if next(first, False):
-            n_here = len(channel.loop.engine.at_turn) + len(
-                channel.loop._turns.line
+            n_here = len(channel.loop.engine.holding) + len(
+                channel.loop._slots.waiting
             )  # the loop takes no message meanwhile
             until(lambda: n_here + channel._serving.inbox.qsize() >= n, "another session", LIMIT_S / 2)
         return feed(feeds)
@@ -66,7 +66,7 @@ def joined_steps(monkeypatch):
 
     They do so however long its last pause was, too. All steps count as equally long.
     """
-    monkeypatch.setattr(slot_turns, "SOON_S", 10.0 * LIMIT_S)
+    monkeypatch.setattr(slot_queue, "SOON_S", 10.0 * LIMIT_S)
     note = Scheduler.note
     monkeypatch.setattr(Scheduler, "note", lambda scheduler, batch, waiting, _: note(scheduler, batch, waiting, 1.0))
     sizes = []

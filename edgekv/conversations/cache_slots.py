@@ -23,7 +23,7 @@ Filled = TypeVar("Filled")
 class CacheSlots:
     """Gives the cells of each block loop to one sequence at a time.
 
-    at_turn: the sequences that have a turn; none of them gives up its cells
+    holding: the sequences that hold a slot; none of them gives up its cells
     at_work: of those the ones whose feed waits for a batch; they only lend theirs, and find them as they were
     kept_beginnings: those beginnings that outlive the engine; None = none do
     """
@@ -32,7 +32,7 @@ class CacheSlots:
         self,
         block_loops: Sequence[BlockLoop],
         swap: SwapSpace,
-        at_turn: Callable[[], Container[object]],
+        holding: Callable[[], Container[object]],
         at_work: Container[object] = (),
     ) -> None:
         self.swap = swap
@@ -41,7 +41,7 @@ class CacheSlots:
         self._block_loops = tuple(block_loops)
         self._numbers = itertools.count()
         self._used = dict.fromkeys(block_loops, -1)  # the number of the last use
-        self._at_turn = at_turn
+        self._holding = holding
 
     @property
     def beginnings(self) -> Beginnings:
@@ -199,9 +199,9 @@ class CacheSlots:
 
     def _emptied_for(self, sequence: SequenceState) -> BlockLoop:
         """Return a block loop whose cells no sequence has; the least recently used sequence is swapped out for it."""
-        at_turn = self._at_turn()
+        holding = self._holding()
         free = [it for it in self._block_loops if it.owner is None]
-        idle = [it for it in self._block_loops if it.owner not in at_turn]
+        idle = [it for it in self._block_loops if it.owner not in holding]
         paused = [it for it in self._block_loops if it.owner not in self._at_work]
         block_loop = min(free or idle or paused, key=self._used.__getitem__)
         self._swap_out(block_loop, sequence)

@@ -47,7 +47,7 @@ class LocalEngine:
 
     ledger: what is held under the plan
     n_slots: conversations that may have cells at a time
-    at_turn: states of those that do not give them up now; at_work: of these the ones whose feed waits for a batch
+    holding: states of those that do not give them up now; at_work: of these the ones whose feed waits for a batch
     mark: bytes that the snapshots of this engine carry, so that no other engine restores them; None = new ones
     """
 
@@ -58,7 +58,7 @@ class LocalEngine:
         options = self.plan.resolve(request.options)
         self.closed = False
         self.n_slots = options.parallel
-        self.at_turn: set[SequenceState] = set()
+        self.holding: set[SequenceState] = set()
         self.at_work: set[SequenceState] = set()
         sys.audit("edgekv.runtime", self.plan)  # read by tests that measure memory (edgekv.testing)
         process.return_freed_memory()
@@ -66,7 +66,7 @@ class LocalEngine:
             swap = made.enter_context(closing(_swap_space(self.ledger, options)))
             self.ledger.count("swap", lambda: swap.memory_bytes)
             self.loaded = made.enter_context(closing(LoadedModel(path, header, self.ledger, options, self.mark)))
-            self.slots = CacheSlots(self.loaded.block_loops, swap, lambda: self.at_turn, self.at_work)
+            self.slots = CacheSlots(self.loaded.block_loops, swap, lambda: self.holding, self.at_work)
             made.callback(self.slots.close)
             made.callback(process.hold(self.plan.peak_bytes - self.plan.parts.python))
             self._made = made.pop_all()

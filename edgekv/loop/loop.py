@@ -32,15 +32,15 @@ from .loop_messages import (
 )
 from .open_reply import OpenReply, Post
 from .replies import Replies, close_events, say
-from .slot_turns import InLine, Turns
+from .slot_queue import SlotQueue, Waiting
 
 
 class Loop:
-    """Owns an engine. All of it is for one thread; `take` and `step` are called by turns (`serve`).
+    """Owns an engine. All of it is for one thread; `take` and `step` are called in turn (`thread.py`).
 
-    As many conversations as there are slots have a *turn*: their replies keep their cells while they are iterated. All
+    As many conversations as there are slots *hold* one: their replies keep their cells while they are iterated. All
     others wait in order of arrival. They pass a reply whose client asked for no piece for IDLE_S, or whose client waits
-    itself. A reply that was passed waits again, behind the others. A call has a turn for its own length.
+    itself. A reply that was passed waits again, behind the others. A call holds a slot for its own length.
 
     clock: gives seconds
     """
@@ -48,8 +48,8 @@ class Loop:
     def __init__(self, engine: LocalEngine, clock: Callable[[], float] = time.perf_counter) -> None:
         self.engine = engine
         self._conversations: dict[int, Conversation] = {}
-        self._turns = Turns(engine, clock)
-        self._replies = Replies(engine, self._turns, clock, self._note_end)
+        self._slots = SlotQueue(engine, clock)
+        self._replies = Replies(engine, self._slots, clock, self._note_end)
         self._closing: set[Conversation] = set()  # closed in the midst of a reply
         self._moves = CeilingMoves(engine)
         self._stop: Post | None = None
@@ -63,7 +63,7 @@ class Loop:
     def take(self, post: Post) -> None:
         """Take a message. It is answered now, or in one of the next steps."""
         if self.engine.n_slots > 1:
-            self._turns.note_request(post.client)
+            self._slots.note_request(post.client)
         try:
             self._take(post)
         except BaseException as error:  # any error is the client's, and the loop goes on
@@ -74,14 +74,14 @@ class Loop:
         if self._stop is not None and self._may_stop(self._stop):
             self.close()
             return None
-        replies, turns = self._replies, self._turns
+        replies, slots = self._replies, self._slots
         if self._moves.waiting and replies.may_move:
             self._move_ceiling()
-        if turns.line and not replies.reporting:
-            turns.admit()
+        if slots.waiting and not replies.reporting:
+            slots.admit()
         wait = replies.step()
-        if wait is None and turns.line and not replies.reporting:
-            wait = turns.until_one_is_passed()
+        if wait is None and slots.waiting and not replies.reporting:
+            wait = slots.until_one_is_passed()
         return wait
 
     # ---- messages ----
@@ -96,15 +96,15 @@ class Loop:
             self._take_reply(post, message)
         elif isinstance(message, LoadConversation):
             replaced = None if message.instead_of is None else self.conversation(message.instead_of)
-            self._with_turn(replaced, post, lambda: self._load(message, replaced))
+            self._with_slot(replaced, post, lambda: self._load(message, replaced))
         elif isinstance(message, ForkConversation):
             origin = self.conversation(message.origin)
-            self._with_turn(origin, post, lambda: self._fork(message, origin))
+            self._with_slot(origin, post, lambda: self._fork(message, origin))
         elif isinstance(message, Call) and message.name in WITH_CELLS and message.conversation is not None:
             conversation = self.conversation(message.conversation)
-            self._with_turn(conversation, post, lambda: self._call(message))
+            self._with_slot(conversation, post, lambda: self._call(message))
         elif isinstance(message, Call) and message.name in OF_ALL_CELLS:
-            self._with_turn(None, post, lambda: self._call(message))
+            self._with_slot(None, post, lambda: self._call(message))
         elif isinstance(message, (MoveCeiling, FollowGrammars)):
             self._refuse_within(None, post.client)
             self._moves.add(post, message)
@@ -114,7 +114,7 @@ class Loop:
             post.answer(self._done(message))
 
     def _done(self, message: object) -> object:
-        """Return the answer to a message that needs no turn."""
+        """Return the answer to a message that needs no slot."""
         if isinstance(message, Abort):
             return self._abort(message.number)
         if isinstance(message, Call):
@@ -173,8 +173,8 @@ class Loop:
             self._refuse_within(reply.conversation, post.client)
         reply.answer, reply.client = post.answer, post.client
         if self.engine.n_slots > 1 and reply not in self._replies.reporting:
-            self._turns.note_return(reply)
-        if reply.conversation in self._turns.holders or reply.conversation.cancelled.is_set():
+            self._slots.note_return(reply)
+        if reply.conversation in self._slots.holders or reply.conversation.cancelled.is_set():
             reply.is_ready = True
         else:
             self._enter(reply, post)
@@ -190,9 +190,9 @@ class Loop:
         return reply.ended or Ended(None)
 
     def _cancel(self, conversation: Conversation) -> None:
-        """Have the reply of a conversation end by itself. One that waits for its turn needs none for that."""
+        """Have the reply of a conversation end by itself. One that waits for a slot needs none for that."""
         conversation.cancelled.set()
-        waits = self._turns.in_line(conversation)
+        waits = self._slots.take_out(conversation)
         if waits is None or waits.reply is None:
             return
         if isinstance(waits.post.message, Next):
@@ -230,7 +230,7 @@ class Loop:
         self._closing.discard(conversation)
         conversation.close()
 
-    # ---- turns ----
+    # ---- slots ----
 
     def _refuse_within(self, conversation: Conversation | None, client: Hashable) -> None:
         """Raise SessionError if the client is in the midst of a call of another conversation."""
@@ -240,8 +240,8 @@ class Loop:
                     "another session is at work in this very call, such as one with a `progress`; use this one after it"
                 )
 
-    def _with_turn(self, conversation: Conversation | None, post: Post, work: Callable[[], object]) -> None:
-        """Answer with the result of a work once its conversation has a turn."""
+    def _with_slot(self, conversation: Conversation | None, post: Post, work: Callable[[], object]) -> None:
+        """Answer with the result of a work once its conversation may use the cells."""
         self._refuse_within(conversation, post.client)
 
         def enter() -> None:
@@ -249,21 +249,21 @@ class Loop:
                 post.answer(work())
             except BaseException as error:
                 post.answer(Raised(error))
-            self._turns.note_answer(post.client)
+            self._slots.note_answer(post.client)
 
-        if conversation in self._turns.holders:
+        if conversation in self._slots.holders:
             enter()
         else:
-            self._turns.line.append(InLine(conversation, None, post, enter))
+            self._slots.waiting.append(Waiting(conversation, None, post, enter))
 
     def _enter(self, reply: OpenReply, post: Post) -> None:
-        """Have a reply go on once it has a turn."""
+        """Have a reply go on once it holds a slot."""
 
         def enter() -> None:
             reply.is_ready = True
-            self._turns.give(reply)
+            self._slots.give(reply)
 
-        self._turns.line.append(InLine(reply.conversation, reply, post, enter))
+        self._slots.waiting.append(Waiting(reply.conversation, reply, post, enter))
 
     # ---- the ceiling ----
 
@@ -271,7 +271,7 @@ class Loop:
         """Go on with moves of the ceiling, as far as they can go now. A reply whose cells they lost ends."""
         self.engine.at_work.update(reply.conversation.state for reply in self._replies.at_work)
         for answered in self._moves.go_on():
-            self._turns.note_answer(answered.client)
+            self._slots.note_answer(answered.client)
         self.engine.at_work.clear()
         self._replies.end_lost()
 
@@ -282,9 +282,9 @@ class Loop:
             post.answer(None)
             return
         self._stop = post
-        for waits in self._turns.line:
+        for waits in self._slots.waiting:
             waits.post.answer(Raised(SessionError(CLOSED)))
-        self._turns.line.clear()
+        self._slots.waiting.clear()
         for reply in self._replies.by_number.values():
             reply.conversation.cancelled.set()
 

@@ -12,7 +12,7 @@ from edgekv.generation.request import Progress
 from .batch_scheduler import Scheduler, WaitingFeed
 from .loop_messages import Ended
 from .open_reply import OpenReply
-from .slot_turns import Turns
+from .slot_queue import SlotQueue
 
 
 class Replies:
@@ -27,13 +27,13 @@ class Replies:
     """
 
     def __init__(
-        self, engine: LocalEngine, turns: Turns, clock: Callable[[], float], ended: Callable[[OpenReply], None]
+        self, engine: LocalEngine, slots: SlotQueue, clock: Callable[[], float], ended: Callable[[OpenReply], None]
     ) -> None:
         self.by_number: dict[int, OpenReply] = {}
         self.reporting: list[OpenReply] = []
         self._feeding: dict[WaitingFeed, OpenReply] = {}  # those whose feeds wait, in order of arrival
         self._engine = engine
-        self._turns = turns
+        self._slots = slots
         self._clock = clock
         self._ended = ended
         self._scheduler = Scheduler()
@@ -66,7 +66,7 @@ class Replies:
                 return 0.0
         if self.reporting or not self._feeding:
             return None
-        wait = 0.0 if self._engine.n_slots == 1 else self._turns.patience(self._feeding.values())
+        wait = 0.0 if self._engine.n_slots == 1 else self._slots.patience(self._feeding.values())
         if wait == 0:
             self._decode()
         return wait
@@ -92,11 +92,11 @@ class Replies:
         if reply in self.reporting:
             self.reporting.remove(reply)
         reply.ended = Ended(reply.stats, error)
-        self._turns.end(reply)
+        self._slots.end(reply)
         if reply.answer is not None:
             del self.by_number[reply.number]
             say(reply, reply.ended)
-            self._turns.note_answer(reply.client)
+            self._slots.note_answer(reply.client)
         self._ended(reply)
 
     def end_lost(self) -> None:

@@ -17,7 +17,7 @@ from waiting import until
 import edgekv
 from edgekv.conversations.stored_snapshot import StoredSnapshot
 from edgekv.generation.sampler import GREEDY
-from edgekv.loop import slot_turns
+from edgekv.loop import slot_queue
 
 POLICIES = ["keydiff", "h2o", "ahakv", "snapkv(window=16)", "keydiff+critical", "snapkv+ada"]
 LIMIT_S = 100
@@ -562,13 +562,13 @@ def test_a_runtime_is_closed_while_sessions_rest(open_runtime, tmp_path, isolate
 @pytest.fixture
 def patient(monkeypatch):
     """Nobody passes who pauses, unless the same thread waits."""
-    monkeypatch.setattr(slot_turns, "IDLE_S", LIMIT_S)
+    monkeypatch.setattr(slot_queue, "IDLE_S", LIMIT_S)
 
 
 def waiting(runtime):
     """Messages that wait in the loop; in a worker, those without an answer."""
     channel = runtime._engine.channel
-    return len(channel._boxes) if runtime.worker_pid else len(channel.loop._turns.line)
+    return len(channel._boxes) if runtime.worker_pid else len(channel.loop._slots.waiting)
 
 
 def in_threads(runtime, works):
@@ -635,7 +635,7 @@ def test_cancel_reaches_one_that_waits(runtime, patient):
 
 
 def test_cancel_ends_a_reply_that_others_passed(runtime, monkeypatch):
-    monkeypatch.setattr(slot_turns, "IDLE_S", 0)
+    monkeypatch.setattr(slot_queue, "IDLE_S", 0)
     with runtime.session() as first, runtime.session() as second:
         pieces = first.generate("a b c", max_tokens=50)
         next(pieces)

@@ -29,7 +29,7 @@ from edgekv.loop.loop_messages import (
     Stop,
 )
 from edgekv.loop.open_reply import Post
-from edgekv.loop.slot_turns import IDLE_S, SOON_S
+from edgekv.loop.slot_queue import IDLE_S, SOON_S
 
 READ = Progress(1, 2, 1, 64)
 
@@ -90,7 +90,7 @@ class Engine:
     """
 
     def __init__(self, n_slots):
-        self.n_slots, self.at_turn, self.closed = n_slots, set(), False
+        self.n_slots, self.holding, self.closed = n_slots, set(), False
         self.done, self.batches, self.failing, self.names = [], [], set(), {}
         self.loaded = SimpleNamespace(decoder=self)
         self.is_shared = False
@@ -215,7 +215,7 @@ def test_a_reply_that_is_not_iterated_is_passed_and_goes_on_behind_the_others():
     assert (of_c, second) == (["c"], [])
     driver.wait(IDLE_S)
     assert second == ["two"]
-    assert driver.engine.at_turn == {driver.loop.conversation(0).state}
+    assert driver.engine.holding == {driver.loop.conversation(0).state}
 
 
 def test_a_client_that_waits_itself_is_passed_at_once():
@@ -241,7 +241,7 @@ def test_cancel_reaches_one_that_waits(begun):
     driver.post(Cancel(1))
     driver.run()
     assert reason(waits) == "cancelled"
-    assert driver.loop._turns.line == []
+    assert driver.loop._slots.waiting == []
     assert driver.engine.batches == (["b", "a"] if begun else ["a"])
 
 

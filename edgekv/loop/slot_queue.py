@@ -1,4 +1,4 @@
-"""Turns: the replies that have a slot of the cells, and the line of replies that wait for a slot."""
+"""The queue of replies and calls that wait for a slot of the cells, and the replies that hold one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ IDLE_S = 0.1  # longest wait for a reply that nobody iterates
 SOON_S = 0.003  # longest wait of a batch for a reply that pauses
 
 
-class InLine(NamedTuple):
+class Waiting(NamedTuple):
     """Work that waits for a slot of the cells.
 
     conversation: that it is for; None = a new one
@@ -28,50 +28,52 @@ class InLine(NamedTuple):
     enter: Callable[[], None]
 
 
-class Turns:
-    """The replies that have a turn, of at most as many conversations as there are slots, and the line of the others.
+class SlotQueue:
+    """The replies that hold a slot, of at most as many conversations as there are slots, and the queue of the others.
 
-    line: replies that wait, in order of arrival
-    holders: the conversations that have a turn, and their replies
+    waiting: what waits, in order of arrival
+    holders: the conversations that hold a slot, and their replies
     clock: gives seconds
     """
 
     def __init__(self, engine: LocalEngine, clock: Callable[[], float]) -> None:
-        self.line: list[InLine] = []
+        self.waiting: list[Waiting] = []
         self._engine = engine
         self._clock = clock
         self.holders: dict[Conversation, OpenReply] = {}
         self._answered: dict[Hashable, float] = {}  # when clients had their last answer that may lead to a next request
 
     def give(self, reply: OpenReply) -> None:
-        """Give a reply its turn."""
+        """Give a reply a slot."""
         self.holders[reply.conversation] = reply
         self._note()
 
     def end(self, reply: OpenReply) -> None:
-        """End the turn of a reply, if it has one, and its wait."""
-        self.line = [it for it in self.line if it.reply is not reply]
+        """Take a reply's slot away, if it holds one, or take it out of the queue."""
+        self.waiting = [it for it in self.waiting if it.reply is not reply]
         if self.holders.get(reply.conversation) is reply:
             del self.holders[reply.conversation]
             self._note()
 
-    def in_line(self, conversation: Conversation) -> InLine | None:
-        """Take the reply of a conversation out of the line, and return its wait; None = it does not wait."""
-        waits = next((it for it in self.line if it.reply is not None and it.conversation is conversation), None)
+    def take_out(self, conversation: Conversation) -> Waiting | None:
+        """Take the reply of a conversation out of the queue, and return its place there; None = it does not wait."""
+        waits = next((it for it in self.waiting if it.reply is not None and it.conversation is conversation), None)
         if waits is not None:
-            self.line.remove(waits)
+            self.waiting.remove(waits)
         return waits
 
     def admit(self) -> None:
-        """Let all enter that may: those whose conversation has a turn, and the first of the line if there is room."""
-        for waits in list(self.line):
-            if waits.conversation in self.holders or (waits is self.line[0] and self._has_room_for(waits.post.client)):
-                self.line.remove(waits)
+        """Let all enter that may: those whose conversation holds a slot, and the first of the others if one is free."""
+        for waits in list(self.waiting):
+            if waits.conversation in self.holders or (
+                waits is self.waiting[0] and self._has_room_for(waits.post.client)
+            ):
+                self.waiting.remove(waits)
                 waits.enter()
 
     def until_one_is_passed(self) -> float | None:
-        """Return the seconds until the line may move on; None = only a message can move it."""
-        if not self.line:
+        """Return the seconds until the queue may move on; None = only a message can move it."""
+        if not self.waiting:
             return None
         idle = min((it.paused_since for it in self.holders.values()), default=0.0)
         return max(0.0, idle + IDLE_S - self._clock())
@@ -115,6 +117,6 @@ class Turns:
         return False
 
     def _note(self) -> None:
-        """Tell the engine who has a turn."""
-        self._engine.at_turn = {conversation.state for conversation in self.holders}
+        """Tell the engine who holds a slot."""
+        self._engine.holding = {conversation.state for conversation in self.holders}
         self._engine.loaded.decoder.is_shared = len(self.holders) > 1
