@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from edgekv.archive.session_archive import Archive
 from edgekv.cells.block_loop import BlockLoop
-from edgekv.generation.turn_state import Said
+from edgekv.generation.turn_state import Dialogue
 from edgekv.store.block_file import BlockFile
 
 from .stored_snapshot import StoredSnapshot
@@ -18,7 +18,7 @@ class Checkpoint(NamedTuple):
     """A session after n_past tokens, at least one."""
 
     n_past: int
-    said: Said
+    dialogue: Dialogue
     stored: StoredSnapshot
 
 
@@ -49,7 +49,7 @@ class Checkpoints:
         """Bytes of all of them."""
         return sum(checkpoint.stored.nbytes for checkpoint in self._all)
 
-    def add(self, n_past: int, said: Said, block_loop: BlockLoop) -> None:
+    def add(self, n_past: int, dialogue: Dialogue, block_loop: BlockLoop) -> None:
         """Add the state of a block loop, and remove checkpoints of as many tokens or more. Older ones make room for it.
 
         Raises OSError if the disk has no room for it.
@@ -61,7 +61,7 @@ class Checkpoints:
             self._file = BlockFile(self._folder)
         stored = StoredSnapshot(self._file.part(), block_loop, block_loop.mark())
         self.drop_from(n_past)
-        self._all.append(Checkpoint(n_past, said, stored))
+        self._all.append(Checkpoint(n_past, dialogue, stored))
         while len(self._all) > 1 and (self.nbytes > self.max_bytes or len(self._all) > MAX_CHECKPOINTS):
             self._all.pop(self._least_missed()).stored.close()
 

@@ -22,7 +22,7 @@ from edgekv.errors import CeilingError, GrammarError, SessionError
 from edgekv.generation.generator import ReplyGenerator, after
 from edgekv.generation.request import GenerationRequest, Logging, RewindRequest
 from edgekv.generation.stats import Stats
-from edgekv.generation.turn_state import Said
+from edgekv.generation.turn_state import Dialogue
 from edgekv.prompt.turns import BEGINNINGS, HISTORIES
 from edgekv.store.log import Turn
 from edgekv.store.snapshot_file import Section
@@ -50,7 +50,7 @@ class Conversation:
     `n_logged`, as they were last noted.
 
     stored: histories that requests name by their numbers
-    begun: what was said in a saved session whose cells `state` has; None = no token was read yet
+    begun: the dialogue of a saved session whose cells `state` has; None = no token was read yet
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Conversation:
         system: str | None,
         *,
         stored: Mapping[int, HistoryPrompt],
-        begun: Said | None = None,
+        begun: Dialogue | None = None,
     ) -> None:
         self.cancelled = threading.Event()
         self.state = state
@@ -128,7 +128,7 @@ class Conversation:
         self.check_room(block_loop.cache.snapshot_bytes + (0 if history is None else history.log.nbytes))
         log = None if history is None else history.log.copy()
         archive = None if self.state.archive is None else self.state.archive.mark(self.state.n_past)
-        return Snapshot(self._loaded.mark, self._system, self.state.said, block_loop.snapshot(), log, archive)
+        return Snapshot(self._loaded.mark, self._system, self.state.dialogue, block_loop.snapshot(), log, archive)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to a snapshot.
@@ -163,7 +163,7 @@ class Conversation:
             further, title = log_sections(history.log), title_of(history.log, self._loaded.model)
         if archive and self.state.archive is not None:
             further += archive_sections(self.state.archive, block_loop.cache)
-        save_session(path, self._loaded, block_loop, self._system, self.state.said, further, title)
+        save_session(path, self._loaded, block_loop, self._system, self.state.dialogue, further, title)
 
     def keep(self, path: Path) -> None:
         """Append the conversation to a folder from now on, as it grows. One that it was kept in stays as it is now.
@@ -336,7 +336,7 @@ class Conversation:
             self._settle()
             self._slots.note_use(state.block_loop)
             if state.history is not None:
-                state.history.note(state.n_past, state.said, state.block_loop)
+                state.history.note(state.n_past, state.dialogue, state.block_loop)
             if state.kept is not None:
                 state.block_loop.archive_fed()
             state.note()

@@ -19,7 +19,7 @@ from edgekv.binding.snapshot_meta import CachedSource
 from edgekv.cells.block_loop import BlockLoop
 from edgekv.cells.loaded_model import LoadedModel
 from edgekv.errors import ConfigError, EdgeKVError, SessionFileError
-from edgekv.generation.turn_state import Said
+from edgekv.generation.turn_state import Dialogue
 from edgekv.store.snapshot_file import open_snapshot_file
 from edgekv.store.snapshot_header import MAX_TOKEN, SnapshotHeader, is_whole
 
@@ -48,7 +48,7 @@ class KeptBeginnings:
                 return
             path.mkdir(mode=0o700, exist_ok=True)
             about = {"beginning": _values_of(key), "rows": _kept_rows(RowFolder(path), block_loop)}
-            save_session(path / CELLS, self._engine, block_loop, key.system, Said(turns), about=about)
+            save_session(path / CELLS, self._engine, block_loop, key.system, Dialogue(turns), about=about)
             self._engine.kept_bytes += (path / CELLS).stat().st_size
         except (OSError, EdgeKVError) as error:
             log.warning("a beginning of %d tokens is not kept: %s", key.n_past, error)
@@ -78,14 +78,14 @@ class KeptBeginnings:
             key = _key_of(file.header)
             end, parts = parts_of_values(file.header.inner("rows"), key.n_past)
             has_same_rows = row_kind(file) == row_kind(CachedSource(block_loop.cache))
-        system, said = load_session(path / CELLS, self._engine, block_loop)
+        system, dialogue = load_session(path / CELLS, self._engine, block_loop)
         if system != key.system or block_loop.cache.n_past != key.n_past:
             raise SessionFileError(f"{str(path)!r} is damaged: it is no beginning of its tokens")
         if archive is not None:
             is_whole_text = has_same_rows and end == key.n_past
             _take_rows(RowFolder(path), parts if is_whole_text else [], block_loop, archive)
         block_loop.archive = archive
-        beginnings.keep(key, said.turns, block_loop)
+        beginnings.keep(key, dialogue.turns, block_loop)
 
 
 def _take_rows(files: RowFolder, parts: list[Part], block_loop: BlockLoop, archive: Archive) -> None:

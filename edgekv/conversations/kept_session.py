@@ -25,13 +25,13 @@ from edgekv.cells.block_loop import BlockLoop
 from edgekv.cells.block_loop_snapshot import are_ranges
 from edgekv.cells.loaded_model import LoadedModel
 from edgekv.errors import ArchiveError, ConfigError, SessionFileError
-from edgekv.generation.turn_state import Said
+from edgekv.generation.turn_state import Dialogue
 from edgekv.store.journal import Journal, Use
 from edgekv.store.kept_folder import JOURNAL, Newest, changes, fill_log, is_kept, newest, open_journal, remove_kept
 from edgekv.store.log import TokenLog
 
 from .sequence_state import SequenceState
-from .session_codec import header_values, said_of, system_of
+from .session_codec import dialogue_of, header_values, system_of
 from .session_file import check_model, model_values
 from .session_title import title_of
 
@@ -83,9 +83,9 @@ class KeptSession:
         if not self.appends or history is None or not state.is_settled:
             return
         log = history.log
-        said = header_values(None, state.said)
-        del said["system"]
-        values: dict[str, Any] = {"said": said, "rows": self._rows_values(), "n_cells": state.n_cells}
+        dialogue = header_values(None, state.dialogue)
+        del dialogue["system"]
+        values: dict[str, Any] = {"said": dialogue, "rows": self._rows_values(), "n_cells": state.n_cells}
         values["title"] = title_of(log, self._engine.model) if ends else self._noted.get("title", "")
         if log.is_recorded and values == self._noted:
             return
@@ -213,7 +213,7 @@ class KeptContents:
     """The contents of a kept session, whose tokens a state's log has now.
 
     kept: the folder, which stays open
-    system, pinned, said: the system message, ranges that are never evicted, and the state of the conversation
+    system, pinned, dialogue: the system message, ranges that are never evicted, and the state of the conversation
     """
 
     def __init__(self, path: Path, engine: LoadedModel, state: SequenceState, use: Use) -> None:
@@ -224,7 +224,7 @@ class KeptContents:
         try:
             found = newest(journal)
             check_model(found.header, engine, journal.name)
-            self.said = read_log(journal, found, self._log, engine.model.n_vocab)
+            self.dialogue = read_log(journal, found, self._log, engine.model.n_vocab)
             self.system = system_of(found.header)
             self.pinned = tuple(map(tuple, found.header.value("pinned", are_ranges)))
             self._row_kind: list[int] = found.header.value("row_kind", lambda it: isinstance(it, list))
@@ -267,14 +267,14 @@ class KeptContents:
         archive.go_on_from(cache)
 
 
-def read_log(journal: Journal, found: Newest, log: TokenLog, n_vocab: int) -> Said:
+def read_log(journal: Journal, found: Newest, log: TokenLog, n_vocab: int) -> Dialogue:
     """Fill an empty log, and return the state of the conversation. Raises SessionFileError."""
     fill_log(journal, found.n_records, log)
-    said = Said() if found.said is None else said_of(found.said.required("said"))
-    drawn = [*said.pending, *(said.sampler.newest if said.sampler else ())]
+    dialogue = Dialogue() if found.said is None else dialogue_of(found.said.required("said"))
+    drawn = [*dialogue.pending, *(dialogue.sampler.newest if dialogue.sampler else ())]
     if len(log) != found.n_past or not log.is_sound(n_vocab) or max(drawn, default=0) >= n_vocab:
         raise journal.damaged("its log has other tokens than it says")
-    return said
+    return dialogue
 
 
 def why(error: Exception) -> str:

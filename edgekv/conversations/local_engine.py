@@ -15,7 +15,7 @@ from edgekv.archive.space import ArchiveSpace
 from edgekv.cells.loaded_model import LoadedModel
 from edgekv.errors import ConfigError, EdgeKVError, SessionFileError, UnsupportedModelError
 from edgekv.generation.request import GenerationRequest, Logging
-from edgekv.generation.turn_state import Said
+from edgekv.generation.turn_state import Dialogue
 from edgekv.memory import process
 from edgekv.options import Options
 from edgekv.planning.choice import Request
@@ -113,11 +113,11 @@ class LocalEngine:
         history = load_log(path, self.loaded, Logging()) if keeps_log else None
         replaced = None if instead_of is None else instead_of.state
         with self._new_state(history) as state:
-            system, said = self.slots.claim(
+            system, dialogue = self.slots.claim(
                 state, lambda it: load_session(path, self.loaded, it, state.archive), replaced
             )
             state.pinned = state.block_loop.pinned
-            return self._conversation(state, system, said)
+            return self._conversation(state, system, dialogue)
 
     def _load_kept(self, path: Path, instead_of: Conversation | None, *, keeps_log: bool, keep: bool) -> Conversation:
         """Load a kept conversation. Arguments and errors as of `load_conversation`."""
@@ -128,7 +128,7 @@ class LocalEngine:
             replaced = None if instead_of is None else instead_of.state
             self.slots.claim(state, lambda it: found.fill(it, state.archive, self._archives), replaced)
             state.pinned = found.pinned
-            conversation = self._conversation(state, found.system, found.said)
+            conversation = self._conversation(state, found.system, found.dialogue)
             if not keeps_log:
                 state.history = None
                 state.use_log()
@@ -173,8 +173,8 @@ class LocalEngine:
             state.begin_as(origin)
             return forked
 
-    def _conversation(self, state: SequenceState, system: str | None, begun: Said | None = None) -> Conversation:
-        """Return the conversation of a new state. begun: what was said in it, if it has cells"""
+    def _conversation(self, state: SequenceState, system: str | None, begun: Dialogue | None = None) -> Conversation:
+        """Return the conversation of a new state. begun: its dialogue, if it has cells"""
         return Conversation(self.loaded, self.slots, state, system, stored=self._histories, begun=begun)
 
     @contextmanager

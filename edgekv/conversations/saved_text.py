@@ -16,7 +16,7 @@ from edgekv.store.log import TokenLog, joined
 from edgekv.store.snapshot_file import open_snapshot_file
 
 from .kept_session import read_log
-from .session_codec import said_of
+from .session_codec import dialogue_of
 from .session_file import fill_log
 
 Check: TypeAlias = Callable[[Mapping[str, Any], str], None]  # takes the values of a session, and its name
@@ -62,7 +62,7 @@ def _read_file(path: Path, log: TokenLog, n_vocab: int, check: Check) -> tuple[i
             )
         check(file.header.values, file.name)
         fill_log(log, file, n_vocab)
-        pending = said_of(file.header).pending
+        pending = dialogue_of(file.header).pending
         if any(token >= n_vocab for token in pending):
             raise file.damaged("it holds tokens that the model does not know")
         return pending

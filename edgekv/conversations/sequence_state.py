@@ -13,7 +13,7 @@ from edgekv.cells.block_loop import BlockLoop
 from edgekv.cells.work import Work
 from edgekv.errors import ArchiveError, EdgeKVError, SessionEvictedError
 from edgekv.generation.sampler import SamplerState
-from edgekv.generation.turn_state import Said, TurnState
+from edgekv.generation.turn_state import Dialogue, TurnState
 from edgekv.store.log import TokenLog
 
 from .beginnings import Beginning
@@ -144,7 +144,7 @@ class SequenceState(TurnState):
             if self._unfinished is not None:
                 self._change(self._unfinished)
         if self.n_past == 0 and self.turns != "new":  # a device may have lost all cells
-            self.set(Said(sampler=self.sampler))
+            self.set(Dialogue(sampler=self.sampler))
         if self.history is not None:
             self.history.log.cut(self.n_past)
         if self.archive is not None:
@@ -191,37 +191,39 @@ class SequenceState(TurnState):
             self._refillable(0, n)  # archives the newest tokens before their cells change
 
         def change() -> None:
-            said = Said()
+            dialogue = Dialogue()
             if self.history is None:
                 self.block_loop.begin()
             elif drops:
-                said = self.history.dropped_to(n, self.block_loop)
+                dialogue = self.history.dropped_to(n, self.block_loop)
             else:
-                said = self.history.back_to(n, self.block_loop)
+                dialogue = self.history.back_to(n, self.block_loop)
                 if refills:
-                    said = self._refilled(n, n_before, said)
+                    dialogue = self._refilled(n, n_before, dialogue)
             if self.archive is not None:
                 self.archive.cut(self.n_past)
             if other_draws and drawn is not None:
-                said = said._replace(sampler=replace(drawn, newest=() if said.sampler is None else said.sampler.newest))
-            self.set(said)
+                dialogue = dialogue._replace(
+                    sampler=replace(drawn, newest=() if dialogue.sampler is None else dialogue.sampler.newest)
+                )
+            self.set(dialogue)
             if self.history is not None:
                 self.history.log.cut(n)
 
         self._change(change)
 
-    def _refilled(self, n: int, n_before: int, said: Said) -> Said:
-        """Refill the cells up to the n-th token, as far as the archive has their rows; returns what was said by then.
+    def _refilled(self, n: int, n_before: int, dialogue: Dialogue) -> Dialogue:
+        """Refill the cells up to the n-th token, as far as the archive has their rows; returns the dialogue by then.
 
-        n_before: tokens of the text that is gone back in; said: what was said by now
+        n_before: tokens of the text that is gone back in; dialogue: by now
         """
         first, history = self.n_past, self.history
         end = self._refillable(first, n)
         if history is None or self.archive is None or end == first:
-            return said
+            return dialogue
         with suppress(ArchiveError):  # it is noted, and the others are read again
             self.block_loop.refill(history.log.tokens(first, end), self.archive, n_before - first)
-        return Said(history.log.state_at(self.n_past), sampler=said.sampler)
+        return Dialogue(history.log.state_at(self.n_past), sampler=dialogue.sampler)
 
     def begin_as(self, other: SequenceState) -> None:
         """Begin with the notes of another conversation, which has the cells. A copy of these was swapped out for it.
@@ -229,7 +231,7 @@ class SequenceState(TurnState):
         Both archives then have the rows of its tokens in common.
         """
         self.pinned, self.figures = other.pinned, other.figures
-        self.set(other.said)
+        self.set(other.dialogue)
         if self.archive is not None and other.archive is not None:
             self.archive.go_to(other.archive.mark(other.n_past), other.block_loop.cache)
             self._n_recallable = other.n_recallable
@@ -249,7 +251,7 @@ class SequenceState(TurnState):
             if beginning.load(self.block_loop):
                 history.checkpoints.drop_from(n_common + 1)
                 history.log = log
-                self.set(Said(beginning.turns))
+                self.set(Dialogue(beginning.turns))
                 self._go_to_archive(beginning.archived)
             else:
                 self.set(history.back_to(n_common, self.block_loop))
@@ -268,11 +270,11 @@ class SequenceState(TurnState):
             before, block_loop = self.history, self.block_loop
             if before is None:
                 block_loop.restore(snapshot.block_loop)
-                self.set(snapshot.said)
+                self.set(snapshot.dialogue)
                 self._go_to_archive(snapshot.archive)
                 return
             history = before.restored(snapshot, block_loop)
-            self.set(snapshot.said)
+            self.set(snapshot.dialogue)
             self._go_to_archive(snapshot.archive)
             self.history, block_loop.log = history, history.log
             before.log.close()
@@ -304,7 +306,7 @@ class SequenceState(TurnState):
 
     def checkpoint(self) -> StoredSnapshot | None:
         """Return the newest checkpoint if it matches the current state. Such a session needs no swap space."""
-        return None if self.history is None else self.history.current_checkpoint(self.n_past, self.said)
+        return None if self.history is None else self.history.current_checkpoint(self.n_past, self.dialogue)
 
     def note_token(self, token: int, sampler: SamplerState) -> None:
         """Note a generated token, and the sampler after it. Others may have the cells before the next one."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from edgekv.errors import ConfigError
 from edgekv.generation.sampler import MAX_SEED, SamplerState, Sampling
-from edgekv.generation.turn_state import Said
+from edgekv.generation.turn_state import Dialogue
 from edgekv.prompt.turns import STATES
 from edgekv.store.snapshot_header import SnapshotHeader, are_tokens, is_whole
 
@@ -16,10 +16,10 @@ _SAMPLING = {field.name for field in fields(Sampling)}
 _TURNS = {"new", "opening", *(state for states in STATES.values() for state in states)}
 
 
-def header_values(system: str | None, said: Said) -> dict[str, Any]:
+def header_values(system: str | None, dialogue: Dialogue) -> dict[str, Any]:
     """Return the values of a session: its system message, and the state of the conversation."""
-    sampler = None if said.sampler is None else asdict(said.sampler)
-    return {"system": system, "turns": said.turns, "pending": list(said.pending), "sampler": sampler}
+    sampler = None if dialogue.sampler is None else asdict(dialogue.sampler)
+    return {"system": system, "turns": dialogue.turns, "pending": list(dialogue.pending), "sampler": sampler}
 
 
 def system_of(header: SnapshotHeader) -> str | None:
@@ -28,9 +28,9 @@ def system_of(header: SnapshotHeader) -> str | None:
     return system
 
 
-def said_of(header: SnapshotHeader) -> Said:
+def dialogue_of(header: SnapshotHeader) -> Dialogue:
     """Return the state of the conversation. Raises SessionFileError."""
-    return Said(
+    return Dialogue(
         header.value("turns", lambda it: isinstance(it, str) and it in _TURNS),
         tuple(header.value("pending", lambda it: are_tokens(it) and len(it) <= 1)),
         _sampler(header),

@@ -25,7 +25,7 @@ from edgekv.cells.loaded_model import LoadedModel, open_cache
 from edgekv.cells.stored_cells import write_cells
 from edgekv.errors import BudgetError, ConfigError, SessionFileError
 from edgekv.generation.request import Logging
-from edgekv.generation.turn_state import Said
+from edgekv.generation.turn_state import Dialogue
 from edgekv.memory import process
 from edgekv.memory.sizes import format_size
 from edgekv.options import DEFAULT_POLICY, TURNED_POLICY
@@ -34,7 +34,7 @@ from edgekv.store.log import TokenLog
 from edgekv.store.snapshot_file import Section, SnapshotFile, open_snapshot_file
 from edgekv.store.snapshot_header import SnapshotHeader
 
-from .session_codec import header_values, said_of, system_of
+from .session_codec import dialogue_of, header_values, system_of
 from .session_history import SessionHistory
 
 
@@ -43,7 +43,7 @@ def save_session(
     engine: LoadedModel,
     block_loop: BlockLoop,
     system: str | None,
-    said: Said,
+    dialogue: Dialogue,
     further: Sequence[Section] = (),
     title: str = "",
     about: Mapping[str, Any] | None = None,
@@ -56,7 +56,7 @@ def save_session(
 
     Raises SessionFileError if it cannot be written; the file that was there is then untouched.
     """
-    values = header_values(system, said) | {"title": title, "saved_with": _saved_with(engine, block_loop)}
+    values = header_values(system, dialogue) | {"title": title, "saved_with": _saved_with(engine, block_loop)}
     if sys.byteorder != "little":
         raise SessionFileError(
             f"{str(path)!r} cannot be written: session files are little-endian, and this machine is not"
@@ -74,8 +74,8 @@ def save_session(
 
 def load_session(
     path: Path, engine: LoadedModel, block_loop: BlockLoop, archive: Archive | None = None
-) -> tuple[str | None, Said]:
-    """Load the cells of a saved session into a block loop; returns its system message, and what was said.
+) -> tuple[str | None, Dialogue]:
+    """Load the cells of a saved session into a block loop; returns its system message and dialogue.
 
     archive: goes on with the archived rows of the file
 
@@ -84,8 +84,8 @@ def load_session(
     evicted (NativeError). After any other exception they are of no use, unless `Cache.n_overwritten` is as before.
     """
     with open_snapshot_file(path) as file:
-        system, said, notes = system_of(file.header), said_of(file.header), BlockLoopNotes.of(file)
-        has_scores = _check(file, engine, said, notes)
+        system, dialogue, notes = system_of(file.header), dialogue_of(file.header), BlockLoopNotes.of(file)
+        has_scores = _check(file, engine, dialogue, notes)
         block_loop.archive = None  # the sequence before has its own tokens in it
         try:
             _take(engine, block_loop, file, notes, has_scores)
@@ -95,7 +95,7 @@ def load_session(
             raise
         except ConfigError as error:
             raise SessionFileError(f"{str(path)!r} cannot be gone on with: {error}") from error
-    return system, said
+    return system, dialogue
 
 
 def log_sections(log: TokenLog) -> list[Section]:
@@ -164,7 +164,7 @@ def _is_name(value: object) -> bool:
     return isinstance(value, str) and len(value) < 1000
 
 
-def _check(file: SnapshotFile, engine: LoadedModel, said: Said, notes: BlockLoopNotes) -> bool:
+def _check(file: SnapshotFile, engine: LoadedModel, dialogue: Dialogue, notes: BlockLoopNotes) -> bool:
     """Raise SessionFileError for another model or policy; returns True if the scores of the cells still count."""
     header, options = check_model(file.header, engine, file.name), engine.options
     policy = header.value("policy", _is_name)
@@ -174,7 +174,7 @@ def _check(file: SnapshotFile, engine: LoadedModel, said: Said, notes: BlockLoop
             f"{file.name} was saved with policy={policy!r}, but this runtime has "
             f"policy={own!r}; open one with policy={policy!r}"
         )
-    tokens = [*said.pending, *(said.sampler.newest if said.sampler else ())]
+    tokens = [*dialogue.pending, *(dialogue.sampler.newest if dialogue.sampler else ())]
     newest = np.frombuffer(notes.history, np.int32)
     if max([*tokens, newest.max(initial=0)]) >= engine.model.n_vocab:
         raise file.damaged("it holds tokens that the model does not know")

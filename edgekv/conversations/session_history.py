@@ -10,7 +10,7 @@ from edgekv.cells.block_loop import BlockLoop
 from edgekv.cells.token_blocks import blocks
 from edgekv.errors import ArchiveError, ConfigError, SessionError, SessionFileError
 from edgekv.generation.request import Logging
-from edgekv.generation.turn_state import Said
+from edgekv.generation.turn_state import Dialogue
 from edgekv.memory.sizes import MIB, format_size
 from edgekv.planning.plan import Plan
 from edgekv.prompt.text import Prompt
@@ -50,16 +50,16 @@ class SessionHistory:
         self.log.close()
         self.checkpoints.close()
 
-    def note(self, n_past: int, said: Said, block_loop: BlockLoop) -> None:
+    def note(self, n_past: int, dialogue: Dialogue, block_loop: BlockLoop) -> None:
         """Cut the log after n_past tokens, and add a checkpoint. It is left out if the disk has no room."""
         self.log.cut(n_past)
-        if n_past == 0 or not self.checkpoints.max_bytes or self.current_checkpoint(n_past, said) is not None:
+        if n_past == 0 or not self.checkpoints.max_bytes or self.current_checkpoint(n_past, dialogue) is not None:
             return
         with suppress(OSError):
-            self.checkpoints.add(n_past, said, block_loop)
+            self.checkpoints.add(n_past, dialogue, block_loop)
 
-    def back_to(self, n: int, block_loop: BlockLoop) -> Said:
-        """Restore the newest checkpoint of at most n tokens, or the beginning; returns what was said by then.
+    def back_to(self, n: int, block_loop: BlockLoop) -> Dialogue:
+        """Restore the newest checkpoint of at most n tokens, or the beginning; returns the dialogue by then.
 
         After an exception call it again: the cells are then as before, as in the checkpoint, or of no use. Removes
         later checkpoints, and those that cannot be read.
@@ -71,12 +71,12 @@ class SessionHistory:
             except (OSError, SessionFileError, ArchiveError):
                 self.checkpoints.drop_from(checkpoint.n_past)
             else:
-                return checkpoint.said
+                return checkpoint.dialogue
         block_loop.begin()
-        return Said()
+        return Dialogue()
 
-    def dropped_to(self, n: int, block_loop: BlockLoop) -> Said:
-        """Drop the cells of the tokens after the first n, at least `BlockLoop.earliest`; returns what was said by then.
+    def dropped_to(self, n: int, block_loop: BlockLoop) -> Dialogue:
+        """Drop the cells of the tokens after the first n, at least `BlockLoop.earliest`; returns the dialogue by then.
 
         The sampler is that of the newest checkpoint before, as `back_to` has it. Removes later checkpoints.
         """
@@ -84,8 +84,8 @@ class SessionHistory:
         block_loop.drop_to(n)
         newest = self.checkpoints.newest
         if newest is not None and newest.n_past == n:
-            return newest.said
-        return Said(self.log.state_at(n), sampler=None if newest is None else newest.said.sampler)
+            return newest.dialogue
+        return Dialogue(self.log.state_at(n), sampler=None if newest is None else newest.dialogue.sampler)
 
     def restorable(self, n: int) -> int:
         """Return the length of the newest checkpoint of at most n tokens; 0 = there is none."""
@@ -105,10 +105,10 @@ class SessionHistory:
             raise
         return log
 
-    def current_checkpoint(self, n_past: int, said: Said) -> StoredSnapshot | None:
+    def current_checkpoint(self, n_past: int, dialogue: Dialogue) -> StoredSnapshot | None:
         """Return the newest checkpoint if it matches the current state."""
         newest = self.checkpoints.newest
-        return newest.stored if newest is not None and newest[:2] == (n_past, said) else None
+        return newest.stored if newest is not None and newest[:2] == (n_past, dialogue) else None
 
     def marker(self, kind: Kind, n_past: int, first: int = 0, *, known: int = 0) -> Callable[[int, str], None]:
         """Return a callback for `Prompt.tokens` that notes the role of each part of a prompt in the log.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from edgekv.archive.row_files import Mark
 from edgekv.cells.block_loop_snapshot import BlockLoopSnapshot
-from edgekv.generation.turn_state import Said
+from edgekv.generation.turn_state import Dialogue
 from edgekv.store.log import LogCopy
 
 
@@ -27,7 +27,7 @@ class Snapshot:
 
     runtime: bytes
     system: str | None
-    said: Said
+    dialogue: Dialogue
     block_loop: BlockLoopSnapshot
     log: LogCopy | None = None
     archive: Mark | None = None

@@ -9,7 +9,7 @@ from edgekv.store.log import TokenLog
 from .sampler import SamplerState
 
 
-class Said(NamedTuple):
+class Dialogue(NamedTuple):
     """The state of a conversation beside its cells and its log.
 
     turns: the state of its turns, one of `prompt.turns.Turns`
@@ -75,9 +75,9 @@ class TurnState:
         raise NotImplementedError
 
     @property
-    def said(self) -> Said:
+    def dialogue(self) -> Dialogue:
         """Turns, pending tokens and sampler."""
-        return Said(self.turns, self.pending, self.sampler)
+        return Dialogue(self.turns, self.pending, self.sampler)
 
     @property
     def turns(self) -> str:
@@ -103,9 +103,9 @@ class TurnState:
         read = prompt is not None and prompt.end is not None and n_past >= prompt.end
         return () if read or n_past > known.said_at else known.pending
 
-    def set(self, said: Said) -> None:
+    def set(self, dialogue: Dialogue) -> None:
         """Set the state after the tokens that are fed now, for example from a snapshot."""
-        self._known = _Known(said.turns, said.pending, self.n_past, said.sampler)
+        self._known = _Known(dialogue.turns, dialogue.pending, self.n_past, dialogue.sampler)
 
     def begin_prompt(self, states: tuple[str, str], log: TokenLog | None = None) -> None:
         """Begin to read a prompt. The pending token is its first token, or is given up.

@@ -9,7 +9,7 @@ import pytest
 from open_files import LISTS_FILES, n_open
 
 from edgekv.conversations.checkpoints import MAX_CHECKPOINTS, Checkpoints
-from edgekv.generation.turn_state import Said
+from edgekv.generation.turn_state import Dialogue
 from edgekv.store.block_file import BLOCK_BYTES
 
 
@@ -22,7 +22,7 @@ class FakeBlockLoop:
 
 
 def add(checkpoints, n_past, n_bytes=100):
-    checkpoints.add(n_past, Said("assistant"), FakeBlockLoop(n_bytes))
+    checkpoints.add(n_past, Dialogue("assistant"), FakeBlockLoop(n_bytes))
 
 
 def write_cells(block_loop, file, archived):

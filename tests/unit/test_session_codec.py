@@ -6,20 +6,20 @@ import json
 
 import pytest
 
-from edgekv.conversations.session_codec import header_values, said_of
+from edgekv.conversations.session_codec import dialogue_of, header_values
 from edgekv.errors import SessionFileError
 from edgekv.generation.sampler import SamplerState, Sampling
-from edgekv.generation.turn_state import Said
+from edgekv.generation.turn_state import Dialogue
 from edgekv.store.snapshot_header import SnapshotHeader
 
 SAMPLING = Sampling(temperature=0.5, seed=3, frequency_penalty=0.25, logit_bias={7: -100, 3: 1.5})
 
 
 def read(change=lambda sampling: None):
-    said = Said("assistant", (5,), SamplerState(SAMPLING, 3, 9, (1, 2)))
-    values = json.loads(json.dumps(header_values(None, said)))
+    dialogue = Dialogue("assistant", (5,), SamplerState(SAMPLING, 3, 9, (1, 2)))
+    values = json.loads(json.dumps(header_values(None, dialogue)))
     change(values["sampler"]["sampling"])
-    return said_of(SnapshotHeader(SessionFileError, values)).sampler
+    return dialogue_of(SnapshotHeader(SessionFileError, values)).sampler
 
 
 def test_a_sampler_comes_back():
