@@ -220,24 +220,7 @@ class Estimator:
             archive_bytes=_archive_limit(options),
             archive_token_bytes=plan.segment_bytes // SEGMENT_TOKENS,
             devices=limited(self._shares(native, plan), options, self._remotes),
-            parts=Parts(
-                python=parts.host_bytes,
-                vocabulary=parts.vocabulary_bytes,
-                graphs=parts.graph_bytes,
-                rounding=parts.rounding_bytes,
-                weights=parts.weight_bytes,
-                repacking=parts.repack_bytes,
-                slots=parts.slot_bytes,
-                kv=parts.kv_bytes,
-                state=parts.state_bytes,
-                compute=parts.compute_bytes,
-                outputs=parts.output_bytes,
-                workspace=parts.workspace_bytes,
-                bookkeeping=parts.bookkeeping_bytes,
-                swap=parts.swap_bytes,
-                grammars=parts.reserved_bytes,
-                margin=parts.margin_bytes,
-            ),
+            parts=Parts(*parts.as_dict().values()),  # in the same order
         )
         return replace(planned, mmap=planned.mmap and not parts.slot_bytes)
 

@@ -14,7 +14,9 @@ from .device_shares import DeviceShare
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Bytes of everything that is resident at the peak. docs/plans.md says what each is."""
+    """Bytes of everything that is resident at the peak, in the order of struct edgekv_parts. docs/plans.md says what
+    each is.
+    """
 
     python: int
     vocabulary: int

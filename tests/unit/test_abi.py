@@ -13,6 +13,7 @@ import pytest
 from edgekv.binding import library, plan_structs, structs
 from edgekv.binding.policy import READS
 from edgekv.options import KV_TYPES
+from edgekv.planning.plan import Parts
 from edgekv.policies import POLICIES, AhaKV, Caote, FastCaote
 from edgekv.policies.base import POOLS, SPREADS
 from edgekv.policies.custom.scorer import Custom
@@ -258,3 +259,10 @@ def planted_changes():
 def test_a_member_that_only_the_header_changes_is_found():
     missed = [(name, i) for i, (name, header) in enumerate(planted_changes()) if differing(header) != {name}]
     assert missed == []
+
+
+def test_the_parts_of_a_plan_are_in_the_librarys_order():
+    named = {"host": "python", "reserved": "grammars"}
+    of_library = [name.removesuffix("_bytes") for name, _ in plan_structs.Parts._fields_]
+    for name, ours in zip(of_library, Parts.__dataclass_fields__, strict=True):
+        assert ours.startswith(named.get(name, name))
