@@ -77,10 +77,7 @@ class Engine:
             self.channel.drop()
 
     def new_conversation(self, system: str | None, logging: Logging | None = None) -> ConversationClient:
-        """Begin a conversation. Raises BudgetError if the system message leaves no cells.
-
-        logging: keep a log; raises SessionFileError if the disk does not take it, and ConfigError for too small a cap
-        """
+        """Begin a conversation; arguments and errors as of `LocalEngine.new_conversation`."""
         number = self.new_number()
         self.channel.ask(NewConversation(number, system, logging))
         return ConversationClient(self, number, system)
@@ -88,24 +85,16 @@ class Engine:
     def load_conversation(
         self, path: Path, instead_of: ConversationClient | None = None, *, keeps_log: bool = True, keep: bool = False
     ) -> ConversationClient:
-        """Load a saved or kept conversation, by an absolute path, into the cells.
-
-        instead_of: a conversation that gives up its cells, and is not swapped out
-        keeps_log: keep the log of the file, if it has one
-        keep: append to the folder of a kept session from now on
-
-        Raises SessionFileError, BudgetError or CeilingError if the file does not fit this engine, and SwapError; the
-        cells are then as before.
-        """
+        """Load a saved or kept conversation; arguments and errors as of `LocalEngine.load_conversation`."""
         number = self.new_number()
         replaced = None if instead_of is None else instead_of.number
         self.channel.ask(LoadConversation(number, path, replaced, keeps_log, keep))
         return ConversationClient(self, number, cast("str | None", self.channel.look(number, "system")))
 
     def fork(self, conversation: ConversationClient) -> ConversationClient:
-        """Begin a conversation with all that another one has read and said. It is swapped out until its first use.
+        """Begin a conversation with all that another one has read and said, as `LocalEngine.fork`.
 
-        Raises SwapError, and SessionFileError if the disk does not take another log; no reply may be under way.
+        No reply of it may be under way.
         """
         number = self.new_number()
         self.channel.ask(ForkConversation(number, conversation.number))

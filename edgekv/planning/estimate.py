@@ -220,7 +220,7 @@ class Estimator:
             archive_bytes=_archive_limit(options),
             archive_token_bytes=plan.segment_bytes // SEGMENT_TOKENS,
             devices=limited(self._shares(native, plan), options, self._remotes),
-            parts=Parts(*parts.as_dict().values()),  # in the same order
+            parts=Parts(*parts.as_dict().values()),
         )
         return replace(planned, mmap=planned.mmap and not parts.slot_bytes)
 
