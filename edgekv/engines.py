@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import secrets
 import warnings
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 from .conversations.local_engine import LocalEngine
-from .conversations.snapshot import new_mark
 from .loop.clients import Engine
 from .loop.loop import Loop
 from .loop.thread import LoopThread
@@ -35,7 +35,7 @@ def open_engine(path: Path, request: Request) -> Engine:
     from .worker.pipe_messages import Load, pack  # these imports take memory, and most runtimes never need them
     from .worker.worker_process import Worker
 
-    mark = new_mark()
+    mark = secrets.token_bytes(8)
     load = Load(path, pack(request), mark)
     with ExitStack() as made:
         worker = made.enter_context(closing(Worker(request.options.servers)))

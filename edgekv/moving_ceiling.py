@@ -28,13 +28,11 @@ class MovingCeiling(OpenModel):
     _yielding: Yielding | None = None
     _watch: Watch | None = None
 
-    def _begin_yielding(self) -> None:
-        """Yield from now on what `yields` allows while the system is short of memory."""
-        if not self.options.yields:
-            return
+    def _begin_yielding(self, share: float) -> None:
+        """Yield this share of the ceiling from now on while the system is short of memory."""
         if n_refused := lock_code():
             log.info("%s of code are not locked in memory; raise RLIMIT_MEMLOCK", format_size(n_refused))
-        self._yielding = Yielding(float(self.options.yields))
+        self._yielding = Yielding(share)
         self._watch = Watch(weakref.WeakMethod(self.note_pressure), system_pressure())
 
     def _end_yielding(self) -> None:

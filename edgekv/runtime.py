@@ -83,7 +83,8 @@ class Runtime(OtherNames, MovingCeiling):
         self._engine = open_engine(path, request)
         self.options = self.plan.resolve(request.options)
         self.load_s = time.perf_counter() - started
-        self._begin_yielding()
+        if self.options.yields:
+            self._begin_yielding(float(self.options.yields))
         self.closed = False
 
     if not TYPE_CHECKING:

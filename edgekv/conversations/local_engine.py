@@ -36,7 +36,6 @@ from .kept_session import KeptContents
 from .sequence_state import SequenceState
 from .session_file import load_log, load_session
 from .session_history import SessionHistory
-from .snapshot import new_mark
 from .swap import SwapSpace, usable_folder
 
 log = logging.getLogger("edgekv")
@@ -52,7 +51,7 @@ class LocalEngine:
     """
 
     def __init__(self, path: Path, request: Request, mark: bytes | None = None) -> None:
-        self.mark = new_mark() if mark is None else mark
+        self.mark = secrets.token_bytes(8) if mark is None else mark
         self._opened, header = plan_to_load(path, request)  # has the most cells
         self.ledger = Ledger(self._opened)
         options = self.plan.resolve(request.options)

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass
 
 from edgekv.archive.row_files import Mark
 from edgekv.cells.block_loop_snapshot import BlockLoopSnapshot
 from edgekv.generation.turn_state import Dialogue
 from edgekv.store.log import LogCopy
-
-
-def new_mark() -> bytes:
-    """Return a mark for the snapshots of an engine, so that no other engine restores them."""
-    return secrets.token_bytes(8)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
