@@ -39,8 +39,13 @@ def bench(
         str | None, typer.Option("-m", "--model", help="Path of a GGUF model, or a known name (`edgekv models`).")
     ] = None,
     policies: Annotated[
-        list[str], typer.Option("--policy", metavar="SPEC", help="Policy, or full = evict nothing; repeatable.")
-    ] = ["keydiff", "snapkv"],  # noqa: B006
+        list[str],
+        typer.Option(
+            "--policy",
+            metavar="SPEC",
+            help="Policy. default = the one edgekv chooses, full = evict nothing. Repeatable.",
+        ),
+    ] = ["default"],  # noqa: B006
     budgets: Annotated[
         list[int], typer.Option("--budget", help="Cells that each layer and head keeps; repeatable.")
     ] = [512],  # noqa: B006

@@ -16,8 +16,12 @@ def grid_options(
     ] = None,
     policies: Annotated[
         list[str],
-        typer.Option("--policy", metavar="SPEC", help="Policy, or full = evict nothing; repeatable."),
-    ] = ["full", "keydiff"],  # noqa: B006
+        typer.Option(
+            "--policy",
+            metavar="SPEC",
+            help="Policy. default = the one edgekv chooses, full = evict nothing. Repeatable.",
+        ),
+    ] = ["full", "default"],  # noqa: B006
     budgets: Annotated[
         list[int], typer.Option("--budget", help="Cells that each layer and head keeps; repeatable.")
     ] = [512],  # noqa: B006
@@ -26,9 +30,7 @@ def grid_options(
     kv_types: Annotated[list[str], typer.Option("--kv-type", help="f16, q8_0 or q4_0; repeatable.")] = ["f16"],  # noqa: B006
     focus: Annotated[
         list[str],
-        typer.Option(
-            help="What a text is read for: off, general, question, ... (docs/evaluation.md), or any other text."
-        ),
+        typer.Option(help="What a text is read for: off, question, ... (docs/evaluation.md), or any other text."),
     ] = ["off"],  # noqa: B006
     focus_policy: Annotated[
         str | None,

@@ -22,6 +22,7 @@ from .document import Document
 from .fresh import in_fresh_process
 from .grid import Grid, in_process
 from .needle import document
+from .setting import DEFAULT
 from .speed import ALIKE, STOCK, SpeedCase
 from .speed_run import SpeedRun, prompts
 
@@ -30,7 +31,6 @@ SHORT, LONG = 4000, 8000  # tokens; the default model was trained on texts of 8,
 CELLS = 512  # cells that are compared with a cache of everything
 FEW_CELLS = 64  # cells for a text of RECALL_TOKENS, and as many that are recalled
 RECALL_TOKENS, RECALL_TEXTS = 1000, 8
-POLICY = "keydiff(rope=off)"  # the default
 
 UNDER = f"A question about {SHORT:,} tokens is answered rightly under a ceiling of {CEILING}."
 CONSTANT = "A text twice as long takes no more memory."
@@ -79,7 +79,7 @@ def _answer(text: str, question: str, model: str | None, threads: int | None) ->
 
 def _beside_llama(texts: dict[int, str], model: str | None, threads: int | None) -> Iterator[Measured]:
     ours, short = (
-        SpeedCase(model=model, policy="keydiff", budget=CELLS, block=128, n_tokens=n, n_generate=32, threads=threads)
+        SpeedCase(model=model, policy=DEFAULT, budget=CELLS, block=128, n_tokens=n, n_generate=32, threads=threads)
         for n in (LONG, SHORT)
     )
     run = SpeedRun([[short], [ours.beside(STOCK), ours.beside(ALIKE), ours]], 1)
@@ -88,16 +88,16 @@ def _beside_llama(texts: dict[int, str], model: str | None, threads: int | None)
         pass
     cases = {(case["policy"], case["n_tokens"]): case for case in run.as_dict()["cases"]}
     ratios: list[tuple[str, tuple[str, int], str, Callable[[float], bool]]] = [
-        (CONSTANT, ("keydiff", SHORT), "peak_bytes", lambda ratio: ratio <= 1.02),
+        (CONSTANT, (DEFAULT, SHORT), "peak_bytes", lambda ratio: ratio <= 1.02),
         (SMALLER, (STOCK, LONG), "peak_bytes", lambda ratio: ratio <= 2 / 3),
         (FASTER, (ALIKE, LONG), "decode_tok_per_s", lambda ratio: ratio >= 2),
         (READS, (ALIKE, LONG), "prefill_tok_per_s", lambda ratio: ratio >= 1),
     ]
     for claim, other, figure, holds in ratios:
-        if ("keydiff", LONG) not in cases or other not in cases:
+        if (DEFAULT, LONG) not in cases or other not in cases:
             yield Measured(claim, next(iter(run.left_out.values())), None)
             continue
-        mine, theirs = (cases[it][figure]["median"] for it in (("keydiff", LONG), other))
+        mine, theirs = (cases[it][figure]["median"] for it in ((DEFAULT, LONG), other))
         shown = _size if figure == "peak_bytes" else _speed
         yield Measured(claim, f"{mine / theirs:.2f}: {shown(mine)} and {shown(theirs)}", holds(mine / theirs))
 
@@ -107,7 +107,7 @@ def _recalled(model: str | None, threads: int | None) -> Measured:
         grid = Grid(
             task="needle",
             model=model,
-            policies=(POLICY,),
+            policies=(DEFAULT,),
             budgets=(FEW_CELLS,),
             lengths=(RECALL_TOKENS,),
             samples=RECALL_TEXTS,

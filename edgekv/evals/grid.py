@@ -25,7 +25,7 @@ from edgekv.policies import parse_policy
 from .case import Case, Task
 from .qa import read_items
 from .results import Results, key_of
-from .setting import AS_GIVEN, FULL, OFF, OpenRuntime, Setting
+from .setting import AS_GIVEN, DEFAULT, FULL, OFF, OpenRuntime, Setting
 from .tasks import TASKS
 
 LENGTHS, SAMPLES = (1000,), 10
@@ -49,7 +49,7 @@ class Grid:
 
     task: str
     model: str | None = None
-    policies: tuple[str, ...] = (FULL, "keydiff")
+    policies: tuple[str, ...] = (FULL, DEFAULT)
     budgets: tuple[int, ...] = (512,)
     lengths: tuple[int, ...] | None = None
     blocks: tuple[int, ...] = (128,)
@@ -85,9 +85,10 @@ class Grid:
                     check_one_of(name, value, known[name])
                 elif not isinstance(value, (int, float)) and value not in known[name]:
                     raise ConfigError(f"{name}={value!r} is not possible; give a number")
-        for spec in (*self.policies, self.focus_policy):
-            if spec is not None and spec != FULL:
-                parse_policy(spec)
+        for spec in {*self.policies} - {FULL, DEFAULT}:
+            parse_policy(spec)
+        if self.focus_policy is not None:
+            parse_policy(self.focus_policy)
         for kv_type in self.kv_types:
             check_one_of("kv_type", kv_type, KV_TYPES)
         check_one_of("reposition", self.reposition, REPOSITION)

@@ -8,7 +8,7 @@ from typing import Any
 import edgekv
 from edgekv.planning.planner import check_device
 
-FULL = "full"
+FULL, DEFAULT = "full", "default"  # in place of a policy: evict nothing, and what `edgekv.Runtime` chooses
 OFF, QUESTION, WHOLE, TURN = "off", "question", "whole", "turn"
 KNOWN = (QUESTION, WHOLE)  # a question is known while the text is read for it
 ALL, ALL_WHOLE = "all", "all-whole"  # all questions are known while the text is read once
@@ -21,7 +21,8 @@ SPARE_CELLS = 1024  # cells of a full cache beyond the text: template, question,
 class Setting:
     """The model, policy and budget that a text is read under. Equal settings give equal results.
 
-    policy: a policy's spec; "full" = a budget that holds everything, so that nothing is evicted
+    policy: a policy's spec; "default" = what the runtime chooses for the model; "full" = a budget that holds
+        everything, so that nothing is evicted
     budget: cells each (layer, KV head) keeps; means nothing under "full"
     focus: what is fed as a probe between blocks, scored by `focus_policy` (None = the default one): "off" = nothing,
         "question" = what is asked afterwards, or any other question; "whole" = what is asked, as one part; "all" = all
@@ -35,7 +36,7 @@ class Setting:
     """
 
     model: str | None = None
-    policy: str = "keydiff"
+    policy: str = DEFAULT
     budget: int = 512
     block: int = 128
     kv_type: str = "f16"
@@ -122,7 +123,7 @@ class Setting:
             whole = {"policy": "sink", "budget": n_tokens + SPARE_CELLS, "focus": False, "archive": "off"}
             return common | whole | {"reposition": "never", "allow_beyond_trained": True}
         return common | {
-            "policy": self.policy,
+            "policy": None if self.policy == DEFAULT else self.policy,
             "budget": self.budget,
             "focus": self.focus not in (OFF, TURN),
             "focus_policy": None if self.focus in (OFF, TURN) else self.focus_policy,

@@ -10,8 +10,10 @@ import edgekv
 from bench.papers.grid import PaperGrid
 from edgekv.evals.grid import Grid, distinct_cases, in_process, run
 from edgekv.evals.results import Results, key_of
-from edgekv.evals.setting import OpenRuntime, Setting
+from edgekv.evals.setting import DEFAULT, OpenRuntime, Setting
+from edgekv.evals.suite import load_suite, suites
 from edgekv.evals.tasks import Task
+from edgekv.options import DEFAULT_POLICY, TURNED_POLICY
 
 
 @pytest.fixture
@@ -95,6 +97,25 @@ def test_a_setting_that_cannot_be_is_a_result(counted, tmp_path):
     with Results(tmp_path / "results.jsonl") as results:
         list(run(cases, results, in_process))
         assert [results.get(case.config()) for case in cases] == [{"refused": "13 cells hold nothing"}, {"score": 0}]
+
+
+def test_the_default_is_what_a_runtime_chooses(tiny_model):
+    setting = Setting(model=str(tiny_model()), budget=64, block=32)
+    assert setting.policy == DEFAULT
+    assert setting.plan(100, threads=1).policy in {DEFAULT_POLICY, TURNED_POLICY}
+    assert setting.plan(100, threads=1).policy == edgekv.plan(setting.model, threads=1).policy
+
+
+@pytest.mark.parametrize("name", suites())
+def test_suites_measure_the_default_policy_by_that_name(name):
+    for grid in load_suite(name):
+        assert DEFAULT in grid.policies
+        assert DEFAULT_POLICY not in grid.policies
+
+
+def test_only_a_policy_may_be_the_default():
+    with pytest.raises(edgekv.PolicyError, match="'default' is unknown"):
+        Grid(task="needle", focus_policy=DEFAULT)
 
 
 def test_without_a_gpu_layers_on_one_are_no_result(counted, tmp_path, monkeypatch):

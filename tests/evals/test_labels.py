@@ -9,14 +9,14 @@ from edgekv.evals.table import SETTING_HEADERS
 
 def test_what_most_have_is_not_said():
     usual = [Setting(budget=budget, focus=focus) for budget in (128, 256) for focus in ("off", "What?")]
-    assert set(labels(usual).values()) == {"keydiff", "focus: What?"}
+    assert set(labels(usual).values()) == {"default", "focus: What?"}
 
 
 def test_a_reading_with_an_archive_has_a_name_of_its_own():
     ways = ("off", "turn", "question")
     found = [Setting(focus=focus, archive=archive).name for focus in ways for archive in (None, "1GiB")]
     assert found == [
-        *("keydiff", "keydiff, recalled", "keydiff, in one turn", "keydiff, recalled, in one turn"),
+        *("default", "default, recalled", "default, in one turn", "default, recalled, in one turn"),
         *("focus: question", "focus: question, recalled"),
     ]
     assert Setting(policy="full", archive="1GiB").name == "full"
@@ -25,13 +25,13 @@ def test_a_reading_with_an_archive_has_a_name_of_its_own():
 def test_another_block_or_cache_is_another_line():
     usual = [Setting(), Setting(budget=256)]
     others = {
-        Setting(block=64): "keydiff, block 64",
-        Setting(kv_type="q8_0"): "keydiff, q8_0",
+        Setting(block=64): "default, block 64",
+        Setting(kv_type="q8_0"): "default, q8_0",
         Setting(policy="tova", block=32, kv_type="q4_0"): "tova, block 32, q4_0",
     }
     found = labels([*usual, *others])
     assert {setting: found[setting] for setting in others} == others
-    assert [found[setting] for setting in usual] == ["keydiff", "keydiff"]
+    assert [found[setting] for setting in usual] == ["default", "default"]
 
 
 def test_a_row_tells_the_options_that_are_not_the_default():

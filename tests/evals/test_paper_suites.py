@@ -49,7 +49,7 @@ def test_suites_of_the_results_know_the_policies_of_now(path, monkeypatch):
     monkeypatch.chdir(RESULTS.parents[1])  # their data have paths from the root
     for grid in load_suite(str(path), kind=PaperGrid):
         for setting in grid.settings():
-            for spec in {setting.policy, setting.focus_policy} - {"full", None}:
+            for spec in {setting.policy, setting.focus_policy} - {"full", "default", None}:
                 parse_policy(spec)
 
 
