@@ -8,7 +8,8 @@ from typing import Any
 import edgekv
 from edgekv.planning.planner import check_device
 
-FULL, DEFAULT = "full", "default"  # in place of a policy: evict nothing, and what `edgekv.Runtime` chooses
+FULL = "full"  # a policy that evicts nothing
+DEFAULT = "default"  # the policy that edgekv chooses for the model
 OFF, QUESTION, WHOLE, TURN = "off", "question", "whole", "turn"
 KNOWN = (QUESTION, WHOLE)  # a question is known while the text is read for it
 ALL, ALL_WHOLE = "all", "all-whole"  # all questions are known while the text is read once
