@@ -136,7 +136,7 @@ void edgekv_archive::take(const edgekv_cache & cache, uint32_t n_kept) {
         fail(EDGEKV_STATUS_INVALID_STATE, "position %d lies in a file that is only read; branch before appending", end_);
     }
     llama_synchronize(cache.ctx);
-    RowReader rows(cache);
+    RowReader rows(cache, true);
     n_threads_ = cache.is_copied() ? cache.shape.n_threads : 1;
     try {
         for (int32_t p = end_; p < to;) {

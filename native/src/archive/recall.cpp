@@ -147,7 +147,7 @@ void Recall::copy_own_keys() {
     if (!cache_.is_copied() || cache_.n_probe_keys() == 0) {
         return;
     }
-    RowReader reader(cache_);
+    RowReader reader(cache_, false);
     own_.resize(cache_.shape.n_head_total);
     for (size_t pool = 0; pool < cache_.pools().size(); ++pool) {
         std::vector<uint32_t> firsts;

@@ -46,13 +46,17 @@ class RowReader : RowTransfer {
   public:
     using Room = std::vector<std::unique_ptr<char[]>>;
 
-    explicit RowReader(const edgekv_cache & cache) : RowTransfer(cache) {}
+    // with_values: of rows that are copied; where they stay, values are there in any case
+    RowReader(const edgekv_cache & cache, bool with_values) : RowTransfer(cache), with_values_(with_values) {}
 
     // Call f(i, keys, values) for every i, with n rows of a pool from row firsts[i] on, n at most a segment's. Latents have no values.
     // If the cache lies on a device, rows are copied to `room`, which grows; else they stay where they are.
     template <typename F> void read(size_t pool, const std::vector<uint32_t> & firsts, uint32_t n, Room & room, F f) {
         set_pool(pool);
-        const bool   is_copied = cache_.is_copied();
+        const bool is_copied = cache_.is_copied();
+        if (is_copied && !with_values_) {
+            packet_.value_bytes = 0;
+        }
         const size_t n_at_once = is_copied ? std::max<size_t>(1, n_fitting() / n) : 1;
         for (size_t begin = 0; begin < firsts.size(); begin += n_at_once) {
             const size_t n_runs = std::min(n_at_once, firsts.size() - begin);
@@ -71,6 +75,8 @@ class RowReader : RowTransfer {
 
     Rows copied(const uint32_t * firsts, size_t n_runs, uint32_t n, Room & room);
     Rows in_place(uint32_t row) const;
+
+    bool with_values_;
 };
 
 // Writes rows of a pool, in few copies: keys first, then values.
