@@ -130,11 +130,6 @@ class Header:
         return self._size("context_length")
 
     @property
-    def has_float_matrices(self) -> bool:
-        """True if a matrix is not quantised."""
-        return any(len(t.shape) > 1 and min(t.shape[:2]) > 1 and t.ggml_type.block_values == 1 for t in self.tensors)
-
-    @property
     def n_weights(self) -> int:
         """Weights of all tensors, but for a table of embeddings beside an output matrix: it may be stored twice."""
         names = {tensor.name for tensor in self.tensors}

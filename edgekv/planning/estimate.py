@@ -134,11 +134,11 @@ class Estimator:
     def suits_drafts(self, options: Options) -> bool:
         """Return True if the model says the same with drafts, to the bit.
 
-        Its single cells can be dropped then, and its logits do not depend on how many tokens are decoded at once. That
-        was tried with quantised weights on x86-64.
+        Its single cells can be dropped then, and its logits do not depend on how many tokens are decoded at once. On
+        x86-64 that is so with weights of every type, up to `Shape.n_exact` tokens.
         """
         of_x86 = platform.machine().lower() in ("x86_64", "amd64")
-        return of_x86 and not self.header.has_float_matrices and _drops_single_cells(self._check(options))
+        return of_x86 and _drops_single_cells(self._check(options))
 
     @property
     def n_layers(self) -> int:

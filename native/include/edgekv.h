@@ -174,7 +174,7 @@ struct edgekv_shape {
 
     uint64_t graph_description_bytes; // in the host's memory, of the graphs on devices
 
-    uint64_t n_exact; // tokens of a batch, at most, of which each one's products with quantised weights are to the bit what they are alone
+    uint64_t n_exact; // tokens of a batch, at most, of which each one's products with the weights are to the bit what they are alone on x86-64
 };
 
 // Fill in the shape of the context's cache.

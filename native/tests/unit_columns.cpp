@@ -30,10 +30,13 @@ ggml_tensor * columns_of(ggml_context * context, const std::vector<float> & valu
     return ggml_view_2d(context, columns, static_cast<int64_t>(depth), static_cast<int64_t>(n), columns->nb[1], 0);
 }
 
-std::vector<float> products_with(const Weights & weights, const std::vector<float> & values, size_t first, size_t n, size_t gap, int n_threads) {
+// repacked: by ggml; NULL where the rows lie as in a file
+std::vector<float> products_with(const Weights & weights, const std::vector<float> & values, size_t first, size_t n, size_t gap, int n_threads,
+                                 const Repacked * repacked = nullptr) {
     const ggml_context_ptr context(ggml_init({ 16 << 20, nullptr, false }));
     ggml_tensor *          columns = columns_of(context.get(), values, weights.depth, first, n, weights.depth + gap);
-    return computed(context.get(), ggml_mul_mat(context.get(), tensor_of(context.get(), weights, 1, nullptr), columns), n_threads);
+    ggml_tensor *          rows    = repacked != nullptr ? repacked->tensor : tensor_of(context.get(), weights, 1, nullptr);
+    return computed(context.get(), ggml_mul_mat(context.get(), rows, columns), n_threads);
 }
 
 bool are_part(const std::vector<float> & found, const std::vector<float> & all, size_t at) {
@@ -56,6 +59,20 @@ void test_matrices(ggml_type type) {
     }
 }
 
+// Of which ggml multiplies few columns: so many as a draft may have there.
+void test_few(ggml_type type) {
+    const Weights  weights(type, 64, 512);
+    const auto     values = random_values(n_most * weights.depth, 5);
+    const Repacked by_ggml(weights);
+    for (const Repacked * rows : { static_cast<const Repacked *>(nullptr), by_ggml.is_one() ? &by_ggml : nullptr }) {
+        const auto n_alike = std::min<uint64_t>(most_alike(type), 15);
+        const auto all     = products_with(weights, values, 0, n_alike, 0, 1, rows);
+        for (size_t i = 0; i < n_alike; ++i) {
+            CHECK(are_part(products_with(weights, values, i, 1, 0, 1, rows), all, i * weights.n_rows));
+        }
+    }
+}
+
 } // namespace
 
 void test_columns_alone() {
@@ -66,6 +83,7 @@ void test_columns_alone() {
         if (is_own(1) == is_own(n_most)) { // else few columns are ggml's: those of Q2_K and Q3_K with AVX2 alone
             test_matrices(type);
         }
+        test_few(type);
         if (n_failed > n_before) {
             std::fprintf(stderr, "those were of columns beside others in %s\n", ggml_type_name(type));
         }

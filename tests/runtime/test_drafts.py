@@ -34,7 +34,7 @@ DRAWN = edgekv.Sampling(temperature=0.3, seed=11)
 
 @pytest.fixture
 def model(tiny_model):
-    """A model whose logits are the same to the bit however many tokens a decode has, as with all quantised weights."""
+    """A model whose logits are the same to the bit however many tokens a decode has."""
     return tiny_model(**SHAPE)
 
 
@@ -103,6 +103,7 @@ def test_with_drafts_the_same_is_said_and_kept(model, drafting, policy, sampling
         {"block": 32},
         {"ubatch": 64},
         {"threads": 2},
+        *({"quantization": name} for name in ("F32", "F16")),
         {"quantization": "Q4_0", "n_embd": 128},
         {"quantization": "Q4_0", "n_embd": 128, "repack": False},
         *({"architecture": name} for name in ("qwen3", "gemma", "deci")),
@@ -148,9 +149,8 @@ def test_so_it_is_with_files_and_a_question(model, text_file, drafting):
         ("Q8_0", {"policy": "keydiff+ada(scope=model)", "kv_type": "q8_0"}, "on"),
         ("Q8_0", {"parallel": 2}, "on"),
         ("Q8_0", {"prompt_lookup": "off"}, "off"),
-        ("F16", {}, "off"),
-        ("F32", {}, "off"),
-        ("F32", {"prompt_lookup": "on"}, "on"),
+        ("F16", {}, "on"),
+        ("F32", {}, "on"),
     ],
 )
 def test_drafts_are_made_where_logits_are_the_same_to_the_bit(tiny_model, monkeypatch, quantization, options, chosen):

@@ -2,6 +2,7 @@
 
 #include "hooks/instructions.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 
@@ -33,6 +34,9 @@ const Products * const all_products[] = {
 #endif
     nullptr,
 };
+
+// Columns that ggml multiplies one by one with rows that it repacked. It adds up four otherwise.
+constexpr int64_t n_few_by_ggml = 3;
 
 // Instructions that the library was told to do without are not used here either.
 static bool serves(const Products & candidate) {
@@ -78,7 +82,8 @@ uint64_t most_alike(ggml_type type) {
     const Products * chosen = products();
     for (const TypeProducts * it = chosen != nullptr ? chosen->types : nullptr; it != nullptr && it->multiply != nullptr; ++it) {
         if (it->type == type && it->fewest_columns > 1) {
-            most = static_cast<uint64_t>(it->fewest_columns) - 1;
+            const int64_t n_few = it->fewest_columns - 1;
+            most = static_cast<uint64_t>(it->order.n_rows > 1 ? std::min(n_few, n_few_by_ggml) : n_few);
         }
     }
     return most;
