@@ -273,7 +273,7 @@ class BlockLoop(NotedCells):
             usage = self.cache.usage
             room = self._room(usage, spare)
         drafts = drafts and not self._decoder.is_shared
-        draft = self._speculation.propose(tokens[0], min(room) - 1) if drafts else []
+        draft = self._speculation.propose(tokens[0], min(room) - 1, self.log) if drafts else []
         started = time.perf_counter()
         self._coming = usage.n_past, tokens
         row = yield Feed(self.cache, tokens, want_logits, draft)

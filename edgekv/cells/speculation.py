@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from edgekv.store.log import TokenLog
+
 SHORTEST = 2  # newest tokens that must stand before a draft
-WINDOW = 1 << 14  # newest tokens that are searched
+WINDOW = 1 << 14  # newest tokens that are always searched, and tokens of the log that are searched at a time
 FIRST_COST = 1 / 6  # cost of a drafted token, in decodes without a draft, until it is measured
 MEASURE_AGAIN = 256  # decodes without a draft, after which the cost of a draft is measured again
 WEIGHT = 0.2  # weight of the newest figure in a running mean
@@ -37,12 +39,15 @@ class Speculation:
         self._gate.said(token)
         return self.draft[:1] == [token] and n_steps == self._step
 
-    def propose(self, token: int, room: int) -> list[int]:
-        """Return a draft of at most `room` tokens that may follow a token, if decoding it pays; [] = none does."""
+    def propose(self, token: int, room: int, log: TokenLog | None = None) -> list[int]:
+        """Return a draft of at most `room` tokens that may follow a token, if decoding it pays; [] = none does.
+
+        log: holds all tokens before this one; None = only the newest are known
+        """
         room = min(room, self.n_most)
         if room <= 0 or not self._gate.awaits_draft:
             return []
-        draft = self.earlier.propose(token, room)
+        draft = self.earlier.propose(token, room, log)
         return draft if self._gate.allows_draft(draft) else []
 
     def decoded(self, draft: list[int], seconds: float, n_steps: int) -> None:
@@ -57,14 +62,18 @@ class Speculation:
 
 
 class NgramProposer:
-    """Proposes drafts by looking the newest tokens up in the newest WINDOW tokens, which take 128 KiB.
+    """Proposes drafts by looking the newest tokens up in those that were read or generated.
 
-    A draft is only a guess, so it may come from tokens that were evicted.
+    A draft is only a guess, so it may come from tokens that were evicted. The newest WINDOW tokens lie in memory, in
+    128 KiB, and the older ones in a log on the disk. Every search takes the newest tokens, those about the last place
+    in the log that a draft came from, and WINDOW other ones of the log: from its end to its beginning, and again.
     """
 
     def __init__(self) -> None:
         self._tokens = np.empty(2 * WINDOW, dtype=np.int32)
         self._at = 0, 0  # tokens in the array, and the position after them; assigned together
+        self._older_end = 0  # position after the older tokens that are searched next; 0 = the last ones
+        self._found = 0  # position of the last draft from the log
 
     def add(self, tokens: Sequence[int]) -> None:
         """Note tokens that were read or generated."""
@@ -90,25 +99,30 @@ class NgramProposer:
         if n_past < end:
             self._at = max(0, n - (end - n_past)), n_past
 
-    def propose(self, token: int, most: int) -> list[int]:
+    def propose(self, token: int, most: int, log: TokenLog | None = None) -> list[int]:
         """Return a draft of at most `most` tokens, which followed an earlier place of `token`.
 
         It is the place before which the most tokens are the same as here, and the newest of several. A draft has as
         many tokens as are the same there, so drafts grow while a text is repeated, and are short again after a change.
         A place that overlaps what follows it goes on as it began.
+
+        Raises SessionFileError if the log cannot be read.
         """
         searched = self.newest(WINDOW)
-        longest = places = np.flatnonzero(searched == token)
-        n_same = 0
-        while len(places) and n_same < max(most, SHORTEST):
-            longest, n_same = places, n_same + 1
-            places = places[places >= n_same]
-            places = places[searched[places - n_same] == searched[-n_same]]
-        if n_same < SHORTEST:
-            return []
-        after = int(longest[-1]) + 1
-        n = min(n_same, most)
-        drafted: list[int] = np.resize(np.append(searched[after : after + n], np.int32(token)), n).tolist()
+        newest = np.append(searched[-max(most, SHORTEST) + 1 :], np.int32(token))
+        n_same, after = _longest_match(searched, newest)
+        followed = np.append(searched[after : after + most], np.int32(token))
+        n_older = self._at[1] - len(searched)
+        if log is not None and n_older > 0:
+            end = min(self._older_end or n_older, n_older)
+            self._older_end = max(0, end - WINDOW)
+            for first, stop in ((max(0, self._found - most), self._found + 3 * most), (self._older_end, end)):
+                n_there, after = _longest_match(log.read(first, stop + len(newest)), newest)
+                if n_there > max(n_same, SHORTEST - 1):
+                    n_same, self._found = n_there, first + after
+                    followed = log.read(self._found, self._found + most)
+        n = min(n_same, most) if n_same >= SHORTEST else 0
+        drafted: list[int] = np.resize(followed, n).tolist()
         return drafted
 
     def newest(self, n: int) -> npt.NDArray[np.int32]:
@@ -130,6 +144,22 @@ class NgramProposer:
         kept = np.frombuffer(tokens, dtype=np.int32)
         self._tokens[: len(kept)] = kept
         self._at = len(kept), n_past
+
+
+def _longest_match(searched: npt.NDArray[np.int32], newest: npt.NDArray[np.int32]) -> tuple[int, int]:
+    """Find the place in `searched` (n,) before which the most tokens are the newest (k,); the newest of several.
+
+    Returns how many tokens are the same, at most k, and the index after them; 0 and 0 if the last token is not there.
+    """
+    places = np.flatnonzero(searched == newest[-1])
+    n_same = min(1, len(places))
+    while n_same < len(newest):
+        longer = places[places >= n_same]
+        longer = longer[searched[longer - n_same] == newest[-1 - n_same]]
+        if len(longer) == 0:
+            break
+        places, n_same = longer, n_same + 1
+    return n_same, int(places[-1]) + 1 if n_same else 0
 
 
 class SpeculationGate:

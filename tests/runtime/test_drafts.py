@@ -9,6 +9,7 @@ from diagonals import diagonal
 
 import edgekv
 from edgekv.binding.model import Context
+from edgekv.cells import speculation
 from edgekv.cells.speculation import NgramProposer, SpeculationGate
 from edgekv.options import DRAFT_TOKENS
 from edgekv.policies import register, unregister
@@ -44,7 +45,7 @@ def drafting(monkeypatch):
     and one of twelve is wrong; all are decoded, whether that pays or not."""
     fed, rng = [], np.random.default_rng(0)
 
-    def propose(history, token, most):
+    def propose(history, token, most, log):
         at = len(history.to_bytes()) // 4
         draft = fed[at + 1 : at + 1 + most]
         return [9 if rng.random() < 1 / 12 else token for token in draft]
@@ -205,10 +206,29 @@ def test_so_it_is_with_a_scorer_of_ones_own(model, drafting):
         unregister("near-drafts")
 
 
+@pytest.mark.parametrize("history", [False, True])
+def test_a_quotation_from_before_the_newest_tokens_is_drafted_if_there_is_a_log(model, monkeypatch, history):
+    monkeypatch.setattr(speculation, "WINDOW", 64)
+    monkeypatch.setattr(SpeculationGate, "allows_draft", lambda gate, draft: bool(draft))
+    text = np.random.default_rng(5).permutation(np.arange(3, 403)).tolist()
+    options = SETTINGS | {"prompt_lookup": "on", "archive": "off"}
+    with edgekv.Runtime(model, **options) as rt, rt.session(history=history) as session:
+        session.read("Once upon a time")
+        loop = rt.block_loop
+        loop.read(text, lambda _: True)
+        assert loop.cache.n_cells < 200  # its beginning was evicted
+        for token in text[20:120]:
+            loop.step(token, drafts=True)
+        if history:
+            assert loop.work.accepted > 60
+        else:
+            assert loop.work.drafted == 0
+
+
 def test_a_snapshot_holds_what_is_searched(model, monkeypatch):
     searched, rounds = [], []
 
-    def propose(history, token, most):
+    def propose(history, token, most, log):
         searched.append(history.to_bytes())
         return []
 

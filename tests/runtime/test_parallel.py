@@ -63,16 +63,24 @@ def test_sessions_at_once_say_and_hold_what_each_does_alone(open_parallel, joine
 
 
 @pytest.mark.usefixtures("talkative")
-@pytest.mark.parametrize("quantization", ["Q4_0", "Q8_0"])
-def test_eight_greedy_replies_at_once_are_what_each_is_alone(open_parallel, joined, quantization):
-    def reply(session, i):
-        return "".join(session.chat(words(4, f"about{i}-"), max_tokens=40, sampling=GREEDY))
+@pytest.mark.parametrize("quantization", ["Q4_0", "Q8_0", "F16"])
+def test_eight_greedy_replies_are_the_same_at_once_and_alone_with_any_block(open_parallel, joined, quantization):
+    """Prompts are shorter and longer than a block of 32, so their tokens are decoded with few others and with many."""
 
-    with open_parallel(parallel=8, quantization=quantization) as rt:
-        found = together(rt, 8, reply)
-        assert [1] * 8 in joined
-        assert found == [alone(rt, i, reply) for i in range(8)]
-    assert len(set(found)) > 1
+    def reply(session, i):
+        said = "".join(session.chat(words(1 + 2 * i, f"about{i}-"), max_tokens=40, sampling=GREEDY))
+        assert session.stats.evictions == 0
+        return said
+
+    found = []
+    for block in (32, 64, 128, 512):
+        with open_parallel(parallel=8, quantization=quantization, block=block, budget=300) as rt:
+            found.append(together(rt, 8, reply))
+            assert [1] * 8 in joined
+            joined.clear()
+            found.append([alone(rt, i, reply) for i in range(8)])
+    assert all(said == found[0] for said in found)
+    assert len(set(found[0])) > 4
 
 
 @pytest.fixture
@@ -334,7 +342,7 @@ def foreseen(monkeypatch):
     """A list of the tokens that a reply feeds. Once it has some, drafts are those that come next. All are decoded."""
     fed = []
 
-    def propose(proposer, token, most):
+    def propose(proposer, token, most, log):
         seen = np.frombuffer(proposer.to_bytes(), np.int32).tolist()
         return fed[len(seen) + 1 : len(seen) + 1 + most] if [*seen, token] == fed[: len(seen) + 1] else []
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from edgekv.cells import speculation
 from edgekv.cells.speculation import MEASURE_AGAIN, SHORTEST, WINDOW, NgramProposer, SpeculationGate
+from edgekv.store.log import TokenLog
 
 
 def propose(tokens, token, most):
@@ -68,6 +70,66 @@ def test_only_the_newest_tokens_are_searched():
     assert back.propose(9, 3) == propose([*tokens, 1, 2, 3][-WINDOW:], 9, 3)
     back.restore(b"")
     assert back.propose(5, 3) == []
+
+
+@pytest.fixture
+def log():
+    made = TokenLog()
+    yield made
+    made.close()
+
+
+def noted(log, history, tokens):
+    for first in range(0, len(tokens), 50):
+        some = tokens[first : first + 50]
+        log.make_room(len(some))
+        log.follow(some, len(log) + len(some))
+        history.follow(some, len(log))
+
+
+@pytest.mark.parametrize("n", [70, 300, 1000])
+def test_older_tokens_are_searched_piece_by_piece(log, monkeypatch, n):
+    """Once each piece had its turn the draft is from the right place, wherever that lies. It may be shorter if a piece
+    begins between the tokens that agree.
+    """
+    monkeypatch.setattr(speculation, "WINDOW", 64)
+    text = np.random.default_rng(n).integers(10, 10**6, n).tolist()
+    history = NgramProposer()
+    noted(log, history, text)
+    most, n_pieces = 15, n // (64 - 15) + 1
+    for place in range(3, n - most, 7):
+        for n_same in (2, 5, most):
+            end = text[max(0, place - n_same) : place]
+            noted(log, history, [1, 2, *end[:-1]])
+            drafts = [history.propose(end[-1], most, log) for _ in range(n_pieces + 1)]
+            assert len(drafts[-1]) >= SHORTEST
+            assert all(draft == text[place : place + len(end)][: len(draft)] for draft in drafts)
+            log.cut(n)
+            history.cut(n)
+
+
+def test_a_place_in_the_log_is_followed_while_a_text_is_repeated(log, monkeypatch):
+    monkeypatch.setattr(speculation, "WINDOW", 64)
+    text = list(range(100, 1100))
+    history, said, drafts = NgramProposer(), text[300:302], []
+    noted(log, history, [*text, said[0]])
+    while len(said) < 100:
+        draft = history.propose(said[-1], 15, log)
+        drafts.append(len(draft))
+        next_ones = text[300 + len(said) :][: len(draft) + 1]
+        assert draft == next_ones[: len(draft)]
+        noted(log, history, [said[-1], *draft] if draft else [said[-1]])
+        said += next_ones
+    at = next(i for i, n in enumerate(drafts) if n)
+    assert at <= 1000 // 49
+    assert drafts[at + 2 :] == [15] * len(drafts[at + 2 :])
+
+
+def test_the_newest_of_equal_places_is_taken_though_the_log_has_older_ones(log, monkeypatch):
+    monkeypatch.setattr(speculation, "WINDOW", 64)
+    history = NgramProposer()
+    noted(log, history, [5, 6, 7, *range(100, 300), 5, 6, 8, *range(400, 420), 5])
+    assert all(history.propose(6, 15, log) == [8, 400] for _ in range(10))
 
 
 def decodes(gate, n, n_accepted, *, draft_s, plain_s=1.0, n_draft=3):
