@@ -97,17 +97,18 @@ def test_each_is_told_what_it_is_told_alone(application, open_server):
 
 
 @pytest.mark.parametrize("quantization", ["Q8_0", "F16", "F32"])
-def test_eight_greedy_clients_are_told_what_each_is_told_alone(open_server, quantization):
+def test_eight_greedy_clients_are_told_the_same_at_once_and_one_at_a_time_with_any_block(open_server, quantization):
     """Prompts are shorter and longer than a block, so their tokens are decoded with few others and with many."""
     bodies = [
         {"messages": [{"role": "user", "content": f"{i} asks. " * (1 + 3 * i)}], "temperature": 0, "max_tokens": 24}
         for i in range(8)
     ]
     told = []
-    for parallel in (8, 1):
-        with open_server(options={"parallel": parallel}, quantization=quantization) as server:
+    for block, parallel in [(32, 1), *((block, 8) for block in (32, 64, 128, 512))]:
+        options = {"parallel": parallel, "block": block, "budget": 300}  # nothing is evicted
+        with open_server(options=options, quantization=quantization) as server:
             told.append(all_at_once(server, [body | {"logprobs": True} for body in bodies]))
-    assert told[0] == told[1]
+    assert all(choices == told[0] for choices in told)
     assert len({choice["message"]["content"] for choice in told[0]}) > 4
 
 
