@@ -5,6 +5,7 @@ from __future__ import annotations
 SETTINGS = {
     **{"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "probe_tokens": 16},
     "archive": "off",
+    "prompt_lookup": "off",  # a clock decides if a draft is decoded, and the last logits may be of its tokens
 }
 
 

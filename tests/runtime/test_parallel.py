@@ -380,7 +380,7 @@ def test_the_only_session_at_work_drafts(open_parallel, foreseen):
     with open_parallel(prompt_lookup="off") as rt, rt.session() as session:
         watch(rt, foreseen.extend)
         expected = "".join(session.chat(words(40), **LONG))
-    with open_parallel() as rt, rt.session() as session:
+    with open_parallel(prompt_lookup="auto") as rt, rt.session() as session:
         assert rt.plan.prompt_lookup == "on"
         assert "".join(session.chat(words(40), **LONG)) == expected
         assert session.stats.accepted_tokens == session.stats.drafted_tokens > 30
