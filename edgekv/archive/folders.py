@@ -22,10 +22,15 @@ def disk_folder() -> str | None:
 def is_in_memory(folder: Path) -> bool:
     """Return True if a folder is known to lie on a file system in memory. Only Linux tells."""
     try:
-        mounts = [line.split(" ")[1:3] for line in Path("/proc/self/mounts").read_text("utf-8").splitlines()]
+        mounts = Path("/proc/self/mounts").read_text("utf-8").splitlines()
     except OSError:
         return False
-    whole = folder.resolve()
-    kinds = {Path(place.encode().decode("unicode_escape")): kind for place, kind in mounts}  # the last one hides others
-    place = next((place for place in (whole, *whole.parents) if place in kinds), None)
-    return place is not None and kinds[place] in IN_MEMORY
+    whole = f"{folder.resolve()}/"
+    deepest = found = ""
+    for line in mounts:  # the last one at a place hides others
+        _, place, kind, *_ = line.split(" ")
+        if "\\" in place:
+            place = place.encode().decode("unicode_escape")
+        if len(place) >= len(deepest) and whole.startswith(f"{place.rstrip('/')}/"):
+            deepest, found = place, kind
+    return found in IN_MEMORY

@@ -276,7 +276,7 @@ def _executed(name: str, folders: Sequence[str] | None) -> ModuleType:
 
 def call(name: str, *arguments: Any) -> None:
     """Call a function that returns a status; raise the exception of a status that is not OK."""
-    err = c.create_string_buffer(ERR_SIZE)
+    err = (c.c_char * ERR_SIZE)()  # takes a third of the time of `create_string_buffer`
     status = getattr(load(), name)(*arguments, err, ERR_SIZE)
     if status != 0:
         raise error_of(status, err.value.decode(errors="replace"))

@@ -190,7 +190,7 @@ class Model:
         """Return the bytes of a token. Control tokens have none, or with `special` their names."""
         room = 64
         while True:
-            text = c.create_string_buffer(room)
+            text = (c.c_char * room)()
             with self._lock:
                 n = self._open().llama_token_to_piece(self._vocab, token, text, room, 0, special)
             if n >= 0:
