@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import functools
 import gc
 import math
 import random
@@ -34,6 +35,7 @@ import edgekv
 from edgekv import engines
 from edgekv.binding.model import Model
 from edgekv.cells.memory_guard import MemoryGuard
+from edgekv.conversations import local_engine
 from edgekv.errors import SessionError
 from edgekv.generation.sampler import GREEDY
 from edgekv.loop.loop import Loop
@@ -42,7 +44,7 @@ from edgekv.loop.open_reply import Post
 from edgekv.testing import programs
 from edgekv.testing.models.tiny import make_tiny
 
-SETTINGS = {"memory": "1TiB", "budget": 40, "block": 16, "recent": 8, "threads": 1, "repack": False}
+SETTINGS = {"memory": "1TiB", "budget": 24, "block": 16, "recent": 8, "threads": 1, "repack": False}
 POLICIES = ("keydiff", "h2o", "snapkv(window=8)")
 N_SESSIONS = 4
 MOST_OPERATIONS = 3
@@ -153,7 +155,7 @@ def any_operation(rng: random.Random) -> Operation:
     kind = rng.choice(["reply"] * 5 + ["read", "rewind", "save", "snapshot"])
     way = rng.choice(("end", "cancel at", "interrupt at", *LEAVING))
     return Operation(
-        kind, rng.randint(1, 5) * rng.choice(TEXTS), rng.randint(1, 6), way, rng.randint(1, 8), rng.random() < 0.5
+        kind, rng.randint(1, 3) * rng.choice(TEXTS), rng.randint(1, 6), way, rng.randint(1, 8), rng.random() < 0.5
     )
 
 
@@ -295,7 +297,7 @@ class Setting:
         self._known: list[tuple[list[Operation], list[object]]] = []
 
     def open(self) -> edgekv.Runtime:
-        return edgekv.Runtime(self._model, **(SETTINGS | self._options))
+        return edgekv.Runtime(self._model, swap_dir=self._folder, **(SETTINGS | self._options))
 
     def client(self, runtime: edgekv.Runtime, operations: list[Operation]) -> Client:
         return Client(runtime, operations, self._folder)
@@ -382,9 +384,11 @@ def run(n: int, seed: int, seconds: float = math.inf) -> collections.Counter[str
 
     with (
         tempfile.TemporaryDirectory() as folder,
-        mock.patch.object(Model, "is_end", return_value=False),  # random weights may end a reply at any token
+        mock.patch.object(Model, "is_end", never),  # random weights may end a reply at any token
+        mock.patch.object(Model, "piece", remembered(Model.piece)),
         mock.patch.object(engines, "LoopThread", SteppedLoop),
-        mock.patch.object(MemoryGuard, "check", return_value=None),  # reads a file of the system for every block
+        mock.patch.object(local_engine, "plan_to_load", functools.cache(local_engine.plan_to_load)),
+        mock.patch.object(MemoryGuard, "check", never),  # reads a file of the system for every block
         ExitStack() as closing,
     ):
         model = make_tiny(Path(folder, "tiny.gguf"), n_embd=32, n_head=2, n_ff=32, n_ctx_train=2048)
@@ -397,6 +401,23 @@ def run(n: int, seed: int, seconds: float = math.inf) -> collections.Counter[str
             found.counts["programs"] += 1
             gc.collect()
     return found.counts
+
+
+def never(*_arguments: object) -> None:
+    """Stand in for a check. A mock would note each call."""
+
+
+def remembered(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method that keeps its results for all objects, as those of a run have one model."""
+    results: dict[object, Any] = {}
+
+    def kept(owner: object, *arguments: object, **options: object) -> Any:
+        key = arguments, *options.items()
+        if key not in results:
+            results[key] = method(owner, *arguments, **options)
+        return results[key]
+
+    return kept
 
 
 @contextmanager
