@@ -11,7 +11,7 @@ once for sessions that several programs have.
 The program ends with status 1 if a session differs, or if an error comes that is not the caller's.
 
     TMPDIR=/dev/shm python tests/stress/interleavings.py --programs 100
-    scripts/test_sanitized.sh thread --programs 10000
+    scripts/test_sanitized.sh thread --threads 2 --programs 1000
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from edgekv.loop.open_reply import Post
 from edgekv.testing import programs
 from edgekv.testing.models.tiny import make_tiny
 
-SETTINGS = {"memory": "1TiB", "budget": 24, "block": 16, "recent": 8, "threads": 1, "repack": False}
+SETTINGS = {"memory": "1TiB", "budget": 24, "block": 16, "recent": 8, "repack": False}
 POLICIES = ("keydiff", "h2o", "snapkv(window=8)")
 N_SESSIONS = 4
 MOST_OPERATIONS = 3
@@ -316,13 +316,14 @@ class Setting:
 class Programs:
     """Runs programs over runtimes with a slot or several. counts: how much they did"""
 
-    def __init__(self, model: Path, folder: Path, rng: random.Random, closing: ExitStack) -> None:
+    def __init__(self, model: Path, folder: Path, rng: random.Random, closing: ExitStack, n_threads: int) -> None:
         self._rng = rng
         self.counts: collections.Counter[str] = collections.Counter()
         self._settings = []
         for n_slots in range(1, MOST_SLOTS + 1):
             for policy in POLICIES:
-                self._settings.append(Setting(model, folder, {"policy": policy, "parallel": n_slots}))
+                options = {"policy": policy, "parallel": n_slots, "threads": n_threads}
+                self._settings.append(Setting(model, folder, options))
                 closing.enter_context(self._settings[-1].shared)
 
     def run(self, number: int) -> None:
@@ -337,7 +338,9 @@ class Programs:
             clients = [setting.client(setting.shared, operations) for operations, _ in sessions]
             interleave(setting.shared, clients, rng)
         for client, (operations, seen) in zip(clients, sessions, strict=True):
-            assert client.seen == seen[: len(client.seen)], f"{operations}: {client.seen} is not {seen}"
+            assert client.seen == seen[: len(client.seen)], (
+                f"program {number}, {operations}: {client.seen} is not {seen}"
+            )
             self.counts["compared"] += len(client.seen)
             self.counts.update(f"{it.kind} {it.way}" if it.kind == "reply" else it.kind for it in operations)
             self.counts["awaited replies"] += sum(it.awaits and it.kind == "reply" for it in operations)
@@ -377,7 +380,7 @@ def interleave(runtime: edgekv.Runtime, clients: list[Client], rng: random.Rando
     channel.between, channel.note_feed = lambda: None, lambda cache: None
 
 
-def run(n: int, seed: int, seconds: float = math.inf) -> collections.Counter[str]:
+def run(n: int, seed: int, seconds: float = math.inf, n_threads: int = 1) -> collections.Counter[str]:
     """Run n programs, or as many as the seconds allow; returns how much they did. Raises AssertionError."""
     end = time.monotonic() + seconds
     import served  # noqa: F401  (lets clients look behind sessions)
@@ -392,7 +395,7 @@ def run(n: int, seed: int, seconds: float = math.inf) -> collections.Counter[str
         ExitStack() as closing,
     ):
         model = make_tiny(Path(folder, "tiny.gguf"), n_embd=32, n_head=2, n_ff=32, n_ctx_train=2048)
-        found = Programs(model, Path(folder), random.Random(seed), closing)
+        found = Programs(model, Path(folder), random.Random(seed), closing, n_threads)
         closing.enter_context(collected_on_purpose())
         for number in range(n):
             if time.monotonic() > end:
@@ -438,9 +441,11 @@ def main() -> None:
     parser.add_argument("--programs", type=int, default=100_000)
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop then, whatever is left")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1, help="threads that decode a batch")
     parser.add_argument("--json", type=Path, help="write the figures to this file too")
     options = parser.parse_args()
-    counts = run(options.programs, options.seed, options.seconds)
+    print(f"seed {options.seed}", flush=True)  # also if it fails
+    counts = run(options.programs, options.seed, options.seconds, options.threads)
     print(f"{dict(counts)}; nothing wrong")
     programs.write_json(options.json, dict(counts))
 
