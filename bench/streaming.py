@@ -2,11 +2,12 @@
 
 Claim (docs/results/speed.md): a model reads a novel under less than half of its file's bytes, finds what was planted
 there, and stays under its plan. Reading keeps 0.9 of the speed of weights in memory, and generating 0.8 of what the
-file's speed allows.
+file's speed allows. Weights are read at 0.9 of what the file gives to a deep queue of reads.
 
 For each ceiling a fresh process opens a runtime as a user does, asks for a sentence planted in the middle of a text,
 and feeds tokens one by one. Times are of the clock, since a process that waits for a disk spends none of its own. In
-cold cases another thread tells the system again and again to forget the file. Figures are kept in the `--json` file
+cold cases another thread tells the system again and again to forget the file. What the file gives is measured before
+and after a case, by threads that read pieces of it. Figures are kept in the `--json` file
 case by case; a second run with the same file goes on where the first one stopped. `--picture` draws both speeds by
 ceiling, as shares of those of the largest one.
 
@@ -40,6 +41,8 @@ from edgekv.testing.programs import MIB
 SENTENCE, QUESTION, ANSWER = "The secret code is 7316.", "What is the secret code?", "7316"
 N_WARM = 4  # tokens fed before those that are timed
 FORGET_S = 0.002
+DEEP = 16  # reads at a time
+PIECE, MOST_READ = 1 << 20, 512 << 20  # bytes
 
 
 @contextmanager
@@ -65,6 +68,27 @@ def forgotten(path: Path | None) -> Iterator[None]:
         thread.join()
 
 
+def file_speed(path: Path, cold: bool) -> float:
+    """Return the bytes a second that a file gives to a deep queue of reads."""
+    n_pieces = min(path.stat().st_size, MOST_READ) // PIECE
+    with open(path, "rb") as file, forgotten(path if cold else None):
+        if cold:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+        def read(first: int) -> None:
+            piece = bytearray(PIECE)
+            for i in range(first, n_pieces, DEEP):
+                os.preadv(file.fileno(), [piece], i * PIECE)
+
+        threads = [threading.Thread(target=read, args=(i,)) for i in range(DEEP)]
+        started = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return n_pieces * PIECE / (time.perf_counter() - started)
+
+
 def run_case(case: dict) -> dict[str, object]:
     """Ask, and feed tokens one by one, in this process."""
     text, tokens, cold = Path(case.pop("text")), case.pop("tokens"), case.pop("cold")
@@ -84,7 +108,8 @@ def run_case(case: dict) -> dict[str, object]:
                 loop.step(token)
             seconds, after = time.perf_counter() - started, model.streaming()
         n_said, n_read = len(tokens) - N_WARM, after.read_bytes - before.read_bytes
-        allowed = n_read and n_said / ((after.read_ns - before.read_ns) / 1e9)
+        read_s = (after.read_ns - before.read_ns) / 1e9
+        allowed = n_read and n_said / read_s
         n_batches = stats.read_tokens / min(plan.block, UBATCH)
         return {
             "cells": plan.budget_cells,
@@ -97,6 +122,7 @@ def run_case(case: dict) -> dict[str, object]:
             "reading": stats.prefill_tok_per_s,
             "generating": n_said / seconds,
             "allowed": allowed,
+            "read_speed": n_read and n_read / read_s,
             "experts_of_block": share_of_experts(begin, read, n_batches),
             "experts_of_token": share_of_experts(before, after, n_said),
             "waited": (after.wait_ns - before.wait_ns) / 1e9 / seconds,
@@ -140,6 +166,7 @@ def main() -> None:
     done = json.loads(options.json.read_text()) if options.json and options.json.exists() else []
     with tempfile.TemporaryDirectory() as folder:
         with prose.vocabulary(options.model) as model:
+            file = model.path
             tokens = prose.first_tokens(model, prose.read_book(options.book), options.read)
             text = Path(folder, "text.txt")
             text.write_text(prose.plant(prose.text_of(model, tokens), [(0.5, SENTENCE)]), encoding="utf-8")
@@ -149,7 +176,10 @@ def main() -> None:
                 if any(key.items() <= old.items() for old in done):
                     continue
                 case = key | {"text": str(text), "tokens": tokens[: options.say]}
-                done.append(key | programs.in_fresh_process(__file__, case))
+                before = file_speed(file, cold)
+                figures = programs.in_fresh_process(__file__, case)
+                gives = (before + file_speed(file, cold)) / 2
+                done.append(key | figures | {"file_speed": gives})
                 programs.write_json(options.json, done)
     programs.print_table(
         [
@@ -163,6 +193,8 @@ def main() -> None:
             "generating",
             "allowed",
             "share",
+            "GB/s",
+            "of file",
             "found",
             "experts",
         ],
@@ -172,6 +204,8 @@ def main() -> None:
             + [f"{case[name]:.1f}" for name in ("reading", "generating", "allowed")]
             + [
                 f"{case['generating'] / case['allowed']:.2f}" if case["allowed"] else "-",
+                f"{case['read_speed'] / 1e9:.2f}" if case["allowed"] else "-",
+                f"{case['read_speed'] / case['file_speed']:.2f}" if case["allowed"] else "-",
                 "yes" if case["found"] else "no",
                 f"{case['experts_of_block']:.2f}, {case['experts_of_token']:.2f}" if case["experts_of_block"] else "-",
             ]

@@ -52,6 +52,7 @@ void test_matrix_rows();
 void test_pages();
 void test_slots(const char * model_path, const char * kv_type);
 void test_snapshot(const char * model_path, const char * kv_type);
+void test_parallel_reads(const char * model_path);
 void test_streamed_weights(const char * model_path);
 void test_weights_file(const char * model_path);
 
@@ -627,6 +628,7 @@ int main(int argc, char ** argv) {
         test_plan(argv[1]);
         test_failures(argv[1], argc > 2 ? argv[2] : "f16");
         test_weights_file(argv[1]);
+        test_parallel_reads(argv[1]);
         test_streamed_weights(argv[1]);
     }
     std::puts(n_failed == 0 ? "OK" : "FAILED");

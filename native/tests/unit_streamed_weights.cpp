@@ -3,6 +3,7 @@
 #include "cache_fixture.h"
 #include "ggml-cpp.h"
 #include "hooks/looked_up_weights.h"
+#include "hooks/parallel_reads.h"
 #include "hooks/streamed_weights.h"
 #include "llama-model.h"
 
@@ -256,7 +257,9 @@ void test_room_of_experts(const char * path) {
     }
     CHECK(gguf_write_to_file(gguf.get(), file.c_str(), false));
     {
-        LookedUpWeights looked_up(WeightsFile::open(file.c_str(), true));
+        const auto      opened = WeightsFile::open(file.c_str(), true);
+        ParallelReads   pieces(opened);
+        LookedUpWeights looked_up(opened, pieces);
         for (ggml_tensor * weight : weights) {
             looked_up.add_experts(*weight);
         }

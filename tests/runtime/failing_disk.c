@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,7 @@ static int is_model(int file) {
     return n > 5 && memcmp(path + n - 5, ".gguf", 5) == 0;
 }
 
-// What the file says: 'f' = fail, 's' = be slow, anything else = read.
+// What the file says: 'f' = fail, 't' = fail at every third read, 's' = be slow, anything else = read.
 static char told(void) {
     char   word = 0;
     FILE * file = fopen(getenv("FAILING_DISK"), "r");
@@ -28,8 +29,9 @@ static char told(void) {
 }
 
 static ssize_t read_at(const char * name, int file, void * to, size_t n, off64_t offset) {
-    const char word = is_model(file) ? told() : 0;
-    if (word == 'f') {
+    static atomic_uint n_thirds;
+    const char         word = is_model(file) ? told() : 0;
+    if (word == 'f' || (word == 't' && atomic_fetch_add(&n_thirds, 1) % 3 == 2)) {
         errno = EIO;
         return -1;
     }

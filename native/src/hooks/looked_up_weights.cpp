@@ -25,7 +25,7 @@ size_t LookedUpWeights::bytes_of_rows(const ggml_tensor & table, size_t n) {
 }
 
 size_t LookedUpWeights::bytes_of_experts(const ggml_tensor & weight) {
-    const size_t of_notes = sizeof(Expert) + 4 * sizeof(void *); // with a node of the list
+    const size_t of_notes = sizeof(Expert) + 4 * sizeof(void *) + sizeof(Expert *) + sizeof(ParallelReads::Span); // with a node of the list
     return weight.ne[2] * (expert_bytes(weight) + of_notes);
 }
 
@@ -51,6 +51,8 @@ void LookedUpWeights::add_experts(ggml_tensor & tensor) {
         weight.experts[i].number = i;
         weight.experts[i].place  = absent_.insert(absent_.end(), &weight.experts[i]);
     }
+    missing_.reserve(weight.experts.size());
+    spans_.reserve(weight.experts.size());
 }
 
 int LookedUpWeights::read_for(const ggml_tensor & tensor, const ggml_tensor & node) {
@@ -98,21 +100,27 @@ int LookedUpWeights::read_experts(Weight & weight, const ggml_tensor & ids) {
             recent_.splice(recent_.begin(), recent_, expert.place); // before others make room
         }
     });
-    int        result  = 0;
     const auto n_bytes = weight.tensor->nb[2];
+    missing_.clear();
+    spans_.clear();
     each([&](Expert & expert) {
-        if (expert.is_there || result != 0) {
+        if (expert.is_there) {
             return;
         }
         make_room(expert_bytes(*weight.tensor));
-        result = read(weight, expert.number * n_bytes, n_bytes);
         recent_.splice(recent_.begin(), absent_, expert.place);
         expert.is_there = true;
         held_ += expert_bytes(*weight.tensor);
-        if (result != 0) {
-            drop(expert);
-        }
+        n_read_ += n_bytes;
+        missing_.push_back(&expert);
+        spans_.push_back({ weight.offset + expert.number * n_bytes, weight.data + expert.number * n_bytes, n_bytes });
     });
+    const int result = reads_.read(spans_);
+    if (result != 0) {
+        for (Expert * expert : missing_) {
+            drop(*expert);
+        }
+    }
     return result;
 }
 

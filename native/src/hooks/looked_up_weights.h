@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ggml.h"
+#include "hooks/parallel_reads.h"
 #include "hooks/weights_file.h"
 
 #include <cstddef>
@@ -24,7 +25,8 @@ class LookedUpWeights {
     static size_t bytes_of_rows(const ggml_tensor & table, size_t n);
     static size_t bytes_of_experts(const ggml_tensor & weight);
 
-    explicit LookedUpWeights(std::shared_ptr<const WeightsFile> file) : file_(std::move(file)) {}
+    //   reads : of the same file; it outlives this
+    LookedUpWeights(std::shared_ptr<const WeightsFile> file, ParallelReads & reads) : file_(std::move(file)), reads_(reads) {}
     ~LookedUpWeights();
     LookedUpWeights(const LookedUpWeights &)             = delete;
     LookedUpWeights & operator=(const LookedUpWeights &) = delete;
@@ -37,7 +39,7 @@ class LookedUpWeights {
     void set_room(size_t n_bytes) { room_ = n_bytes; }
 
     // Read what a node needs of a weight. Returns 0, or what WeightsFile::try_read returned, and from then on for every node of the
-    // batch. One thread reads, while others that compute the node wait.
+    // batch. One thread asks for them, while others that compute the node wait.
     int read_for(const ggml_tensor & weight, const ggml_tensor & node);
 
     // Rows of tables go; experts stay.
@@ -70,9 +72,12 @@ class LookedUpWeights {
     void     drop(Expert & expert);
 
     std::shared_ptr<const WeightsFile>              file_;
+    ParallelReads &                                 reads_;
     std::unordered_map<const ggml_tensor *, Weight> weights_;
     std::list<Expert *>                             recent_; // experts that are there, the one that was chosen last first
     std::list<Expert *>                             absent_; // the others: nothing is allocated while a graph computes
+    std::vector<Expert *>                           missing_; // that a node needs
+    std::vector<ParallelReads::Span>                spans_;   // of these
     size_t                                          room_    = 0;
     size_t                                          held_    = 0;
     uint64_t                                        n_read_  = 0;

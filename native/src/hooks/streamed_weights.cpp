@@ -45,7 +45,7 @@ bool is_streamed(const ggml_tensor & weight) { return weight.buffer != nullptr &
 
 StreamedWeights::StreamedWeights(std::shared_ptr<const WeightsFile> file, StreamedLayers layers)
     : type_(new ggml_backend_buffer_type{ {}, ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU), this }), file_(std::move(file)),
-      layers_(layers), looked_up_(file_) {
+      layers_(layers), reads_(file_), looked_up_(file_, reads_) {
     type_->iface.get_name      = name;
     type_->iface.alloc_buffer  = allocate;
     type_->iface.get_alignment = alignment;
@@ -88,7 +88,6 @@ void StreamedWeights::begin(const std::vector<std::pair<std::string, ggml_tensor
             by_layer[layer] = static_cast<int32_t>(streamed_.size());
             streamed_.emplace_back();
         }
-        streamed_[by_layer[layer]].reads.push_back({ file_->find(*weight), ggml_nbytes(weight), place });
         layer_of_[weight] = by_layer[layer];
         places.emplace_back(weight, place);
     }
@@ -108,13 +107,17 @@ void StreamedWeights::begin(const std::vector<std::pair<std::string, ggml_tensor
         throw std::bad_alloc();
     }
     for (const auto & [weight, place] : places) {
-        weight->data = slot(layer_of_.at(weight)) + place;
+        const int32_t index = layer_of_.at(weight);
+        char *        begin = slot(index) + place;
+        weight->data        = begin;
+        streamed_[index].weights.push_back({ file_->find(*weight), begin, ggml_nbytes(weight) });
     }
     for (size_t i = 0; i < streamed_.size(); ++i) {
         Layer & layer = streamed_[i];
         layer.next    = static_cast<int32_t>((i + 1) % streamed_.size());
-        std::sort(layer.reads.begin(), layer.reads.end(), [](const Read & a, const Read & b) { return a.offset < b.offset; });
+        std::sort(layer.weights.begin(), layer.weights.end(), [](const auto & a, const auto & b) { return a.offset < b.offset; });
     }
+    reads_.begin();
     thread_ = std::thread([this] { read_ahead(); });
 }
 
@@ -148,27 +151,19 @@ void StreamedWeights::read_ahead() {
         there_[index % StreamedSizes::n_slots] = none;
         lock.unlock();
         const auto begin  = std::chrono::steady_clock::now();
-        const int  result = read(index);
+        const int  result = reads_.read(streamed_[index].weights);
         lock.lock();
         stats_.read_ns += ns_since(begin);
         if (result == 0) {
             there_[index % StreamedSizes::n_slots] = index;
+            for (const auto & weight : streamed_[index].weights) {
+                stats_.n_read += weight.n_bytes;
+            }
         } else {
             failure_ = result;
         }
         done_.notify_all();
     }
-}
-
-int StreamedWeights::read(int32_t index) {
-    for (const Read & read : streamed_[index].reads) {
-        if (const int result = file_->try_read(read.offset, slot(index) + read.place, read.n_bytes); result != 0) {
-            return result;
-        }
-        const std::lock_guard<std::mutex> lock(mutex_);
-        stats_.n_read += read.n_bytes;
-    }
-    return 0;
 }
 
 // ---- the threads that compute ----

@@ -4,6 +4,7 @@
 
 #include "ggml-backend.h"
 #include "hooks/looked_up_weights.h"
+#include "hooks/parallel_reads.h"
 #include "hooks/streamed_layers.h"
 #include "hooks/weights_file.h"
 
@@ -20,9 +21,11 @@
 
 namespace edgekv {
 
-// The streamed weights of one model, and the thread that reads them ahead. One batch at a time may be computed with them.
+// The streamed weights of one model, and the threads that read them ahead. One batch at a time may be computed with them.
 class StreamedWeights {
   public:
+    static constexpr size_t n_threads = 1 + ParallelReads::n_threads;
+
     StreamedWeights(std::shared_ptr<const WeightsFile> file, StreamedLayers layers);
     ~StreamedWeights();
     StreamedWeights(const StreamedWeights &)             = delete;
@@ -66,14 +69,9 @@ class StreamedWeights {
     const StreamedLayers & layers() const { return layers_; }
 
   private:
-    struct Read { // of one weight
-        uint64_t offset;
-        size_t   n_bytes;
-        size_t   place; // in the slot
-    };
     struct Layer {
-        int32_t           next; // that was waited for after it, the last time
-        std::vector<Read> reads;
+        int32_t                          next; // that was waited for after it, the last time
+        std::vector<ParallelReads::Span> weights;
     };
     friend bool is_streamed(ggml_backend_buffer_type_t type);
     static constexpr int32_t none = -1;
@@ -87,7 +85,6 @@ class StreamedWeights {
     void    read_ahead();
     int32_t to_read() const;
     bool    is_there(int32_t index) const { return there_[index % StreamedSizes::n_slots] == index; }
-    int     read(int32_t index); // what WeightsFile::try_read returns
     char *  slot(int32_t index) const;
 
     std::unique_ptr<ggml_backend_buffer_type>        type_;
@@ -95,6 +92,7 @@ class StreamedWeights {
     StreamedLayers                                   layers_;
     std::vector<Layer>                               streamed_; // what follows counts layers among these
     std::unordered_map<const ggml_tensor *, int32_t> layer_of_;
+    ParallelReads                                    reads_;
     LookedUpWeights                                  looked_up_;
     ggml_backend_buffer_t                            slots_      = nullptr;
     size_t                                           slot_bytes_ = 0;

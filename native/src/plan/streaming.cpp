@@ -62,7 +62,7 @@ enum edgekv_status edgekv_parts_stream(const struct llama_model * model, uint32_
             }
         }
         const uint64_t slot_bytes = sizes.slots() + sizes.room_for_experts();
-        parts->slot_bytes         = slot_bytes + of_tables + (n_streamed > 0 ? thread_bytes : 0);
+        parts->slot_bytes         = slot_bytes + of_tables + (n_streamed > 0 ? StreamedWeights::n_threads * thread_bytes : 0);
         *streaming                = {};
         if (n_streamed > 0) {
             *streaming = streaming_of(*model, layers, { sizes.n_bytes(), sizes.n_expert_bytes(), slot_bytes, 0, 0, 0 });
