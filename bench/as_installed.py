@@ -24,7 +24,8 @@ A model is a path, a known name, the name of a real model (scripts/real_models.p
     CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_AVX2=ON" uv pip install --python peer-avx2/bin/python --no-cache ...
     EDGEKV_LIB_PATH=build/one python bench/as_installed.py --instructions avx2 --peer peer-avx2/bin/python ...
 
-With `--other` a second llama-cpp-python takes edgekv's place, which was built otherwise.
+With `--other` a second llama-cpp-python takes edgekv's place, which was built otherwise. With `--fork` a program takes
+the peer's place: fork_llama.cpp, compiled against a fork of llama.cpp. `--repack` has it repack weights as they load.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ import math
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -55,17 +57,20 @@ from edgekv.testing.models.shapes import SHAPES
 SHARE_STEP = 0.05  # ceilings of edgekv, where the named one holds no plan
 MODELS = (
     "smollm2-135m-instruct",
-    *(f"{shape}-{quantization}" for shape in ("qwen2.5-0.5b", "llama-3.2-1b") for quantization in TYPES),
+    *(f"qwen2.5-0.5b-{quantization}" for quantization in ("Q4_0", "Q8_0", "Q4_K_M", "Q5_K_M")),
+    *(f"llama-3.2-1b-{quantization}" for quantization in TYPES),
     "qwen2.5-coder-1.5b-instruct-q4_k_m",
     "gemma-3-270m-q4_k_m",
 )
 LONG = 8000  # tokens
-FIGURES = ("reading", "generating")
+FIGURES = ("reading", "generating", "plain")  # plain = reading without a question
 
 
-def targets(model: Path, n_tokens: int, instructions: str | None) -> dict[str, float]:
+def targets(model: Path, n_tokens: int, instructions: str | None, fork: bool) -> dict[str, float]:
     """Return the speeds that are meant, as multiples of llama.cpp's; none is meant for reading other types."""
     quantization = quant_of(model.name)
+    if fork:
+        return {"reading": 1.3, "generating": 1.1, "plain": 1.5}
     if instructions is not None:
         return {"reading": 1.3, "generating": 1.0}
     if n_tokens >= LONG:
@@ -83,10 +88,21 @@ def model_path(name: str) -> Path:
     return real if real.exists() else find_model(name)
 
 
-def run_stock(python: str, case: dict[str, object]) -> dict[str, object]:
+def run_stock(python: str, given: dict[str, object]) -> dict[str, object]:
     """Measure a case with the llama-cpp-python of another Python."""
     command = [python, str(Path(__file__).with_name("stock_llama.py"))]
-    child = subprocess.run(command, input=json.dumps(case), stdout=subprocess.PIPE, text=True, check=True)
+    child = subprocess.run(command, input=json.dumps(given), stdout=subprocess.PIPE, text=True, check=True)
+    figures: dict[str, object] = json.loads(child.stdout)
+    return figures
+
+
+def run_fork(program: str, given: dict[str, object], repack: bool) -> dict[str, object]:
+    """Measure a case with a fork of llama.cpp."""
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".txt") as text:
+        text.write(str(given["text"]))
+        text.flush()
+        command = [program, given["model"], text.name, given["threads"] or 0, given["generate"], int(repack)]
+        child = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, text=True, check=True)
     figures: dict[str, object] = json.loads(child.stdout)
     return figures
 
@@ -104,6 +120,7 @@ class Case:
     share: of llama.cpp's peak, edgekv's ceiling
     resident: of edgekv's layers, the share that stays in memory; None = as edgekv chooses
     peer, other: Pythons that have a llama-cpp-python
+    fork: a program, in place of the peer
     library: first digits of the digest (hex) of edgekv's library
     """
 
@@ -115,8 +132,10 @@ class Case:
     budget: int | None
     resident: float | None
     instructions: str | None
-    peer: str
+    peer: str | None
     other: str | None
+    fork: str | None
+    repack: bool
     library: str
 
 
@@ -137,7 +156,12 @@ class Measurement:
             yield runs[self._stock], runs[self._ours]
 
     def _stock(self, pair: int) -> dict:
-        return self._remembered("stock", pair, lambda: run_stock(self.case.peer, self._given))
+        return self._remembered("stock", pair, self._run_stock)
+
+    def _run_stock(self) -> dict:
+        if self.case.fork is not None:
+            return run_fork(self.case.fork, self._given, self.case.repack)
+        return run_stock(self.case.peer, self._given)
 
     def _ours(self, pair: int) -> dict:
         if self.case.other is not None:
@@ -163,6 +187,9 @@ class Measurement:
 
 def speed(run: dict, figure: str, clock: int, generate: int) -> float:
     """Tokens a second of a run. clock: 0 = wall, 1 = processor"""
+    if figure == "plain":
+        begin, end = (run.get("plain") or run)["times"][:2]
+        return (run.get("plain") or run)["tokens"] / (end[clock] - begin[clock])
     i = FIGURES.index(figure)
     n_tokens = (run["tokens"], generate)[i]
     return n_tokens / (run["times"][i + 1][clock] - run["times"][i][clock])
@@ -170,7 +197,7 @@ def speed(run: dict, figure: str, clock: int, generate: int) -> float:
 
 def row_of(case: Case, pairs: list[tuple[dict, dict]]) -> list[object]:
     """Return the row of a table for some pairs of a case."""
-    meant = targets(model_path(case.model), case.length, case.instructions)
+    meant = targets(model_path(case.model), case.length, case.instructions, case.fork is not None)
     decides = int(case.threads == 1)  # the clock
     row: list[object] = [Path(case.model).name, f"{case.length:,}", case.threads or "default", len(pairs)]
     for figure in FIGURES:
@@ -199,13 +226,17 @@ def _verdict(ratio: float, meant: float | None) -> str:
 
 
 HEADER = ("model", "tokens", "threads", "pairs", "read tok/s", "x processor", "x wall", "meant")
-HEADER += ("gen tok/s", "x processor", "x wall", "meant", "x peak", "edgekv's setting")
+HEADER += ("gen tok/s", "x processor", "x wall", "meant", "plain tok/s", "x processor", "x wall", "meant")
+HEADER += ("x peak", "edgekv's setting")
 
 
 def parse() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer", required=True, help="the Python that has llama-cpp-python")
+    peer = parser.add_mutually_exclusive_group(required=True)
+    peer.add_argument("--peer", help="the Python that has llama-cpp-python")
+    peer.add_argument("--fork", help="the program that fork_llama.cpp was compiled to")
+    parser.add_argument("--repack", action="store_true", help="the fork repacks weights as they load")
     parser.add_argument("--other", help="a Python with another llama-cpp-python, in place of edgekv")
     parser.add_argument("--results", type=Path, required=True, help="a file (JSON lines) of all runs, which resumes")
     parser.add_argument("--model", action="append", dest="models", help=f"repeatable (default: {', '.join(MODELS)})")
@@ -230,7 +261,7 @@ def main() -> None:
         os.environ["EDGEKV_INSTRUCTIONS"] = args.instructions
     lengths = args.lengths or [1000]
     book = None if args.book is None else prose.read_book(args.book)
-    names = ("generate", "share", "budget", "resident", "instructions", "peer", "other")
+    names = ("generate", "share", "budget", "resident", "instructions", "peer", "other", "fork", "repack")
     shared = {name: getattr(args, name) for name in names}
     shared["library"] = hashlib.sha256(library_path().read_bytes()).hexdigest()[:12]
     rows = []

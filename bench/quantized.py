@@ -20,6 +20,7 @@ from edgekv.errors import NativeError
 from edgekv.testing.models.shapes import SHAPES, make_shape
 
 TYPES = {"Q4_0": 2, "Q8_0": 7, "Q4_K_M": 15, "Q5_K_M": 17}  # enum llama_ftype
+TYPES |= {"F16": 1, "Q2_K": 10, "Q3_K_M": 12, "Q6_K": 18, "IQ3_S": 26, "IQ4_XS": 30, "BF16": 32}
 
 
 def quantized_shape(name: str, quantization: str) -> Path:
