@@ -71,6 +71,7 @@ class Screen:
     def ended(self):
         """Read to the end; the status of the program, negative for a signal."""
         assert self.ends_within(LIMIT_S), f"it goes on:\n{self.text()[-1500:]}"
+        self.child.wait()  # its terminal is closed; it may still be ending
         self.child.close()
         return self.child.exitstatus if self.child.exitstatus is not None else -self.child.signalstatus
 
@@ -117,4 +118,7 @@ def screen(command, *, columns=80, lines=24, **variables):
     try:
         yield Screen(child, columns, lines)
     finally:
-        child.close(force=True)
+        try:
+            child.close(force=True)
+        except pexpect.ExceptionPexpect:  # a busy machine ends it later than pexpect looks
+            child.wait()

@@ -38,7 +38,7 @@ from .status import bottom_line, tell_forgetting
 from .terminal_ui import TerminalUI, terminal_ui
 from .undo import give_back, hand_back, take_unanswered_back
 
-CHAT_BYTES = 6 << 20  # that lines, commands and their code take in an hour of use, beside the margin of a plan
+CHAT_BYTES = 6 << 20  # bytes that lines and commands take in an hour of use
 
 
 def _use_preset(context: typer.Context, name: str | None) -> str | None:

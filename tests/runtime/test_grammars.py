@@ -96,7 +96,7 @@ def test_probabilities_are_the_models_own(session):
 
 def test_a_reply_that_is_complete_has_said_its_last_token(session):
     said(session, json_schema=PERSON)
-    sampler = session.snapshot().said.sampler
+    sampler = session.snapshot().dialogue.sampler
     assert sampler.n_drawn == session.stats.generated_tokens
     assert len(sampler.newest) == min(sampler.n_drawn, sampler.sampling.repeat_last)
 

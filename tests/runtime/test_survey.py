@@ -133,7 +133,7 @@ def test_a_plan_loads_the_vocabulary_once(model, made):
 def test_queries_on_a_device_are_counted_there(model):
     """Queries lie beside the keys. If an estimate is told of a device that is not there, only they move."""
     native = library.load()
-    unprobed = {"focus": False, "archive": "off"}
+    unprobed = {"focus": False, "archive": "off", "prompt_lookup": "off"}
     with edgekv.Runtime(model, memory="1GiB", budget=100, policy="snapkv(window=24)", **unprobed) as runtime:
         shape, params = runtime.context.shape(), cache_params_of(runtime.options)
 
