@@ -97,10 +97,10 @@ def chat(
             f"{session!r} has a system message of its own; leave out --system, or give another --session"
         )
     completed = {name: command.arguments for name, command in COMMANDS.items()}
-    ui = terminal_ui(runtime, completed, plain=plain, remember=history)
     with ExitStack() as stack:
+        stack.callback(reserve(CHAT_BYTES))  # first, so that the editor is drawn only where there is room for both
+        ui = terminal_ui(runtime, completed, plain=plain, remember=history)
         texts = checked_texts(files, stack)
-        stack.callback(reserve(CHAT_BYTES))
         rt = stack.enter_context(opened(runtime, goes_back=True))
         owned = Ownership()
         kept = session

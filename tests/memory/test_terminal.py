@@ -68,6 +68,15 @@ def test_ask_stays_under_its_ceiling(default_model, text, tmp_path, where, ceili
     assert ended["peak_bytes"] <= ceiling * MIB
 
 
+def chat(default_model, folder, ceiling, typed, *options, **variables):
+    """Chat in a terminal under a ceiling in MiB; what the launcher says of a chat that went well."""
+    options = ("-m", str(default_model), "--memory", f"{ceiling}MiB", *options)
+    ended = run("terminal", "chat", *options, typed=typed, XDG_DATA_HOME=str(folder / "data"), **variables)
+    assert ended["status"] == 0, ended["output"]
+    assert "above memory=" not in ended["output"]
+    return ended
+
+
 @pytest.mark.parametrize(
     ("ceiling", "term"), [(200, "xterm"), (244, "xterm"), pytest.param(244, "dumb", marks=pytest.mark.nightly)]
 )
@@ -76,13 +85,10 @@ def test_chat_stays_under_its_ceiling(default_model, text, tmp_path, ceiling, te
 
     Code is compiled where there is most of it, which takes seconds.
     """
-    options = ("-m", str(default_model), "--memory", f"{ceiling}MiB", "--threads", "1", "--max-tokens", "12")
     is_drawn = (ceiling, term) == (244, "xterm")
-    places = {"XDG_DATA_HOME": str(tmp_path / "data"), "TERM": term}
-    places |= {"PYTHONPYCACHEPREFIX": str(tmp_path / "cache")} if is_drawn else {}
-    ended = run("terminal", "chat", *options, typed=TYPED.format(text=text), **places)
-    assert ended["status"] == 0, ended["output"]
-    assert "above memory=" not in ended["output"]
+    code = {"PYTHONPYCACHEPREFIX": str(tmp_path / "cache")} if is_drawn else {}
+    options = ("--threads", "1", "--max-tokens", "12")
+    ended = chat(default_model, tmp_path, ceiling, TYPED.format(text=text), *options, TERM=term, **code)
     assert ended["peak_bytes"] <= ceiling * MIB
     assert ("[?7l" in ended["output"]) == is_drawn  # the editor wraps its lines itself
     assert ("plain: the ceiling has no" in ended["output"]) == ((ceiling, term) == (200, "xterm"))
@@ -94,11 +100,8 @@ def test_a_long_chat_stays_under_its_ceiling(default_model, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("".join(f"House {i} by the river was {i % 97} years old, and it was red. " for i in range(220)))
     typed = f"/read {text}\nWho?\n/kept\n/stats\nWhy?\nAnd?\n/undo\n" * 10
-    options = ("-m", str(default_model), "--memory", "200MiB", "--threads", "2", "--max-tokens", "30", "--session", "a")
-    places = {"XDG_DATA_HOME": str(tmp_path / "data"), "TERM": "dumb"}
-    ended = run("terminal", "chat", *options, typed=f"{typed}/exit\n", **places)
-    assert ended["status"] == 0, ended["output"]
-    assert "above memory=" not in ended["output"]
+    options = ("--threads", "2", "--max-tokens", "30", "--session", "a")
+    ended = chat(default_model, tmp_path, 200, f"{typed}/exit\n", *options, TERM="dumb")
     assert ended["peak_bytes"] <= 198 * MIB  # some of the reserve is left
 
 
