@@ -13,7 +13,8 @@ from edgekv.binding import structs
 from edgekv.binding.cache import Cache, Usage
 from edgekv.options import UBATCH, Options
 
-from .feeds import ALWAYS, RECALLING, Decoder, Feed, Feeding, GoesOn, at_once, run
+from .decoder import Decoder
+from .feeds import ALWAYS, RECALLING, Feed, Feeding, GoesOn, at_once, run
 from .noted_cells import NotedCells
 from .token_blocks import HeldBack, blocks, with_last
 

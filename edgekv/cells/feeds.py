@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 from edgekv.binding.cache import Cache
-from edgekv.options import Options
-
-from .thread_tuner import ThreadTuner
 
 Result = TypeVar("Result")
 
@@ -54,44 +50,6 @@ def run(feeding: Feeding[Result], decode: Callable[[Sequence[Feed]], list[int]])
             (given,) = decode([feed])
         except BaseException as error:
             resume, given = feeding.throw, error
-
-
-class Decoder:
-    """Decodes feeds of the caches of one context, which all have a slot of it.
-
-    n_steps: batches so far. Each overwrites the logits of the batch before
-    is_shared: several conversations are being answered, so none of them makes drafts
-    """
-
-    def __init__(self, options: Options) -> None:
-        self.n_steps = 0
-        self.is_shared = False
-        self._n_slots = options.parallel
-        # A thread that waits for a device is idle on an idle machine, too, and tokens of several sessions are batches.
-        self._threads = ThreadTuner(1 if options.gpu_layers or self._n_slots > 1 else options.n_threads)
-
-    def decode(self, feeds: Sequence[Feed]) -> list[int]:
-        """Decode feeds in one batch; returns the row of each one's logits. A draft or a probe comes alone.
-
-        Raises what the cache raises.
-        """
-        first = feeds[0]
-        self.n_steps += 1
-        if first.part_ends is not None:
-            first.cache.probe(first.tokens, first.part_ends)
-            return [-1]
-        if first.draft:
-            first.cache.feed_draft(first.tokens[0], first.draft)
-            return [0]
-        if self._n_slots > 1:
-            return Cache.feed_together([(feed.cache, feed.tokens, feed.want_logits) for feed in feeds])
-        started, own_started = time.perf_counter(), time.thread_time()
-        first.cache.feed(first.tokens, want_logits=first.want_logits)
-        if len(first.tokens) == 1:
-            seconds, own_seconds = time.perf_counter() - started, time.thread_time() - own_started
-            if self._threads.decoded(seconds, own_seconds):
-                first.cache.decode_with(self._threads.now)
-        return [-1]
 
 
 def at_once(look: Callable[..., bool]) -> GoesOn:

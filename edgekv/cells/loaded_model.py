@@ -21,7 +21,7 @@ from edgekv.prompt.template import check_template, rehearse
 from edgekv.warmup import register_warmup
 
 from .block_loop import BlockLoop
-from .feeds import Decoder
+from .decoder import Decoder
 from .memory_guard import MemoryGuard
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from small import words
 from waiting import until
 
 import edgekv
-from edgekv.cells.feeds import Decoder
+from edgekv.cells.decoder import Decoder
 
 signals = pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
 

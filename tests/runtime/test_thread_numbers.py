@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import edgekv
-from edgekv.cells.thread_tuner import ThreadTuner
+from edgekv.cells.decoder import ThreadTuner
 
 SHAPE = {"n_layer": 2, "n_embd": 256, "n_head": 4, "n_head_kv": 2, "head_dim": 64, "n_ctx_train": 2048}
 

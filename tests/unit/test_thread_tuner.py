@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from edgekv.cells.thread_tuner import BACKOFF, LONGEST_BACKOFF, WINDOW, ThreadTuner
+from edgekv.cells.decoder import BACKOFF, LONGEST_BACKOFF, WINDOW, ThreadTuner
 
 ALONE = {1: (1.0, 1.0), 2: (0.6, 0.97), 4: (0.4, 0.95), 8: (0.3, 0.93)}  # threads: seconds of a token, share
 CROWDED = {1: (1.0, 0.9), 2: (0.8, 0.6), 4: (1.7, 0.5), 8: (3.0, 0.4)}
