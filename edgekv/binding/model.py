@@ -212,6 +212,10 @@ class Model:
         assert tokenize is not None
         return int(self._vocab), tokenize
 
+    def piece_within(self, token: int) -> bytes | None:
+        """Return the bytes of a token of a generation; None = it ends the generation."""
+        return None if self.is_end(token) else self.piece(token)
+
     def is_end(self, token: int) -> bool:
         """Return True if a token ends a generation."""
         with self._lock:

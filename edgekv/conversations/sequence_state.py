@@ -311,4 +311,7 @@ class SequenceState(TurnState):
     def note_token(self, token: int, sampler: SamplerState) -> None:
         """Note a generated token, and the sampler after it. Others may have the cells before the next one."""
         self.note()
-        super().note_token(token, sampler)
+        turns = self._known.turns if self._known.prompt is None else self.turns
+        self._known = self._known._replace(
+            turns=turns, pending=(token,), said_at=self.figures[0], sampler=sampler, prompt=None
+        )

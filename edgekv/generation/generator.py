@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -71,7 +72,7 @@ class ReplyGenerator:
         """
         block_loop = self._swapped_in()
         with closing(TokenSelector(request, matcher, self._state.sampler, self._engine.context, reader)) as selector:
-            tokens = ReplyTokens(request, selector, block_loop, self._state, stats)
+            tokens = TokenTexts(request, selector, block_loop, self._state, stats)
             for piece in selector.pieces(tokens, stats):
                 yield piece
                 if not selector.has_stopped and tokens.goes_on(cancelled=self._cancelled.is_set()):
@@ -84,7 +85,7 @@ class ReplyGenerator:
         yield from ()
         return not self._cancelled.is_set()
 
-    def _feed(self, tokens: ReplyTokens, selector: TokenSelector, stats: Stats) -> Feeding[None]:
+    def _feed(self, tokens: TokenTexts, selector: TokenSelector, stats: Stats) -> Feeding[None]:
         """Feed the newest token. Raises CeilingExceededError if the process is found over its ceiling."""
         guard, n_tokens = self._engine.guard, stats.generated_tokens
         if tokens.block_loop.owner is not self._state:  # others had its cells meanwhile
@@ -98,8 +99,10 @@ class ReplyGenerator:
             raise exceeded
 
 
-class ReplyTokens:
-    """Iterates over the tokens of a reply. Each is chosen from the logits of the token before, which was fed meanwhile.
+class TokenTexts:
+    """Iterates over the texts of a reply's tokens; empty while a character of several tokens is incomplete.
+
+    Each token is chosen from the logits of the token before, which was fed meanwhile.
 
     block_loop: the loop whose last feed has the logits
     newest: the last token
@@ -121,6 +124,7 @@ class ReplyTokens:
         self._state = state
         self._stats = stats
         self._loops = LoopDetector()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         limit = block_loop.repositioning.limit
         self._room = None if limit is None else limit - block_loop.cache.n_past
         self._started = time.perf_counter()
@@ -129,28 +133,36 @@ class ReplyTokens:
         if self._is_over:
             stats.finish_reason = "length"
 
-    def __iter__(self) -> Iterator[int]:
+    def __iter__(self) -> Iterator[str]:
         return self
 
-    def __next__(self) -> int:
-        """Choose the next token. Raises the error that kept the last one from being fed."""
+    def __next__(self) -> str:
+        """Choose the next token; returns its text. Raises the error that kept the last one from being fed."""
         if self._error is not None:
             raise self._error
         if self._is_over:
-            raise StopIteration
+            return self._rest()
         self._is_over = True  # until a token is chosen
         selector, stats = self._selector, self._stats
         token = selector.next(self.block_loop.logits_row)
         if stats.generated_tokens == 0:
             stats.ttft_s = stats.prefill_s + time.perf_counter() - self._started
-        if selector.is_end(token):
+        piece = selector.piece(token)
+        if piece is None:
             self._state.note_end(selector.state(ended=True))
             stats.finish_reason = "end"
-            raise StopIteration
+            return self._rest()
         stats.generated_tokens += 1
         self._state.note_token(token, selector.state(ended=False))
         self.newest, self._is_over = token, False
-        return token
+        return self._decoder.decode(piece)
+
+    def _rest(self) -> str:
+        """Return a mark for a character that stayed incomplete. Raises StopIteration if there is none."""
+        rest = self._decoder.decode(b"", final=True)
+        if not rest:
+            raise StopIteration
+        return rest
 
     def goes_on(self, *, cancelled: bool) -> bool:
         """Return True if the reply goes on after the newest token; otherwise note why it ends."""
@@ -224,13 +236,13 @@ class TokenSelector:
         self._n_chosen += 1
         if self._matcher is not None:
             self._matcher.accept(token)
-        if recorder is not None and logprobs is not None and not self.is_end(token):
+        if recorder is not None and logprobs is not None and self.piece(token) is not None:
             recorder.add(logprobs.of(token, model))
         return token
 
-    def is_end(self, token: int) -> bool:
-        """Return True for a token that ends the reply, and does not belong to it."""
-        return token in self._request.stop_tokens or self._context.model.is_end(token)
+    def piece(self, token: int) -> bytes | None:
+        """Return the bytes of a token; None = it ends the reply, and does not belong to it."""
+        return None if token in self._request.stop_tokens else self._context.model.piece_within(token)
 
     @property
     def notes(self) -> str | None:
@@ -247,12 +259,11 @@ class TokenSelector:
         """True if the reply ends with a stop text, which came with the last piece."""
         return self._stops.found != ""
 
-    def pieces(self, tokens: Iterable[int], stats: Stats) -> Iterator[str]:
-        """Yield the text of each token up to a stop text, and perhaps a last text.
+    def pieces(self, texts: Iterator[str], stats: Stats) -> Iterator[str]:
+        """Yield the texts of tokens up to a stop text, and perhaps a last text.
 
         They are `Piece` if the request has logprobs.
         """
-        texts: Iterator[str] = self._context.model.text(tokens)
         if self._recorder is not None:
             texts = self._recorder.follow(texts)
         if self._request.stop:

@@ -130,7 +130,7 @@ class TurnState:
 
     def note_token(self, token: int, sampler: SamplerState) -> None:
         """Note a generated token, and the sampler after it."""
-        self._known = _Known(self.turns, (token,), self.n_past, sampler)
+        raise NotImplementedError
 
     def note_end(self, sampler: SamplerState) -> None:
         """Note the sampler after a token that ends a reply. Such a token does not belong to the reply."""
