@@ -36,7 +36,7 @@ class Replies:
         self._slots = slots
         self._clock = clock
         self._ended = ended
-        self._scheduler = Scheduler()
+        self._scheduler = Scheduler() if engine.n_slots > 1 else None  # a single slot has one feed at a time
 
     @property
     def may_move(self) -> bool:
@@ -111,7 +111,7 @@ class Replies:
     def _decode(self) -> None:
         """Decode the next feeds in one batch. If that fails, decode each feed by itself, so that one fails alone."""
         waiting = list(self._feeding)
-        batch = self._scheduler.next(waiting)
+        batch = waiting if self._scheduler is None else self._scheduler.next(waiting)
         before = [it.feed.cache.n_past for it in batch] if len(batch) > 1 else [-1]
         begun = self._clock()
         rows: list[int] = []
@@ -120,7 +120,8 @@ class Replies:
             rows = self._engine.loaded.decoder.decode([it.feed for it in batch])
         except BaseException as failure:
             error = failure
-        self._scheduler.note(batch, waiting, self._clock() - begun)
+        if self._scheduler is not None:
+            self._scheduler.note(batch, waiting, self._clock() - begun)
         for i, it in enumerate(batch):
             if error is not None and it.feed.cache.n_past == before[i]:
                 it.has_failed = True
