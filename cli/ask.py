@@ -18,7 +18,7 @@ from edgekv.generation.request import INSTRUCTION, ProgressCallback
 from edgekv.store.session_names import existing_path_of, saved_names
 
 from .files import text_files
-from .render import print_footer, reading_bar, write
+from .render import print_footer, reading_bar
 from .shared_options import (
     AsJson,
     FocusOn,
@@ -130,13 +130,13 @@ def _answer(
             for piece in reply(progress):
                 answer.append(piece)
                 if not as_json:
-                    write(piece)
+                    print(piece, end="", flush=True)
         except edgekv.CeilingExceededError as error:
             exceeded = error
     if as_json:
         print(json.dumps(_report(rt, session, "".join(answer)), ensure_ascii=False))
     else:
-        write("\n")
+        print(flush=True)
         print_footer(session.stats, rt.plan)
     if exceeded is not None:
         raise exceeded

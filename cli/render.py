@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -186,12 +185,6 @@ def say(text: str, style: str = "dim") -> None:
 def printable(text: str) -> str:
     """A text with a mark in place of each control character, which a terminal might obey."""
     return _CONTROLS.sub("\ufffd", text)
-
-
-def write(text: str) -> None:
-    """A piece of a reply, on stdout, at once."""
-    sys.stdout.write(text)
-    sys.stdout.flush()
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from edgekv.cli.render import printable, write
+from edgekv.cli.render import printable
 
 from .lines import Typed, is_open, unquoted
 
@@ -63,8 +63,8 @@ class PlainReply:
 
     def add(self, piece: str) -> None:
         """Write a piece."""
-        write(self._checked(piece))
+        print(self._checked(piece), end="", flush=True)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
-            write("\n")
+            print(flush=True)
