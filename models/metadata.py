@@ -165,8 +165,8 @@ def _read_array(stream: Stream, key: str, metadata: Metadata) -> Array:
     elif key == TOKENS_KEY:
         metadata.n_byte_tokens = _skip_tokens(stream, length, what)
     else:
-        for _ in range(length):
-            stream.skip(stream.u64(what), what)
+        for _ in stream.strings(length, what):
+            pass
     return Array(_TYPE_NAMES[value_type], length, values)
 
 
@@ -177,17 +177,14 @@ def _skip_tokens(stream: Stream, length: int, what: str) -> int:
     Two of 262,144 tokens share a 64-bit hash by chance once in 5e8 files.
     """
     hashes = packed("q")
-    for _ in range(length):
-        token = stream.string(what, MAX_STRING_BYTES)
-        # llama.cpp renames the empty tokens, so they may be many.
-        if token:
-            hashes.append(hash(token))
+    for tokens in stream.strings(length, what):
+        hashes.extend(hash(token) for token in tokens if token)  # llama.cpp renames the empty ones, which may be many
     ordered = np.sort(np.frombuffer(hashes, dtype=np.int64)) if hashes else np.empty(0, dtype=np.int64)
     if np.any(ordered[1:] == ordered[:-1]):
         raise InvalidModelError(f"{what} holds the same token twice; the file is damaged: download it again")
     spelt, bare = (
-        _are_in(ordered, [hash(token) for token in tokens])
-        for tokens in ([b"<0x%02X>" % byte for byte in range(256)], [bytes([byte]) for byte in range(256)])
+        _are_in(ordered, [hash(token) for token in byte_tokens])
+        for byte_tokens in ([b"<0x%02X>" % byte for byte in range(256)], [bytes([byte]) for byte in range(256)])
     )
     return int(np.count_nonzero(spelt | bare))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import Protocol
 
 from edgekv.errors import InvalidModelError
@@ -11,6 +12,7 @@ __all__ = ["MAX_STRING_BYTES", "Readable", "Stream"]
 
 # The longest string that is held in memory. Chat templates are the longest that edgekv reads, of some 50 KiB.
 MAX_STRING_BYTES = 1 << 20
+STRINGS_BYTES = 1 << 16  # strings of an array that are held at a time
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
@@ -57,7 +59,33 @@ class Stream:
 
     def string(self, what: str, max_bytes: int) -> bytes:
         """Read a string of at most `max_bytes` bytes, which stands behind its length."""
-        n_bytes = self.u64(what)
+        return self._string_of(self.u64(what), what, max_bytes)
+
+    def strings(self, n: int, what: str) -> Iterator[list[bytes]]:
+        """Yield the next n strings of at most MAX_STRING_BYTES bytes, some STRINGS_BYTES at a time.
+
+        There may be half a million, so only the last one of each part takes calls of other methods.
+        """
+        read = self._file.read
+        while n > 0:
+            position, part = self.position, list[bytes]()
+            end = min(self.file_bytes, position + STRINGS_BYTES)
+            while n > 1 and position + 8 <= end:
+                n_bytes = int.from_bytes(read(8), "little")
+                n, position = n - 1, position + 8
+                if position + n_bytes > end:
+                    self.position = position
+                    part.append(self._string_of(n_bytes, what, MAX_STRING_BYTES))
+                    break
+                part.append(read(n_bytes))
+                position += n_bytes
+            else:
+                self.position, n = position, n - 1
+                part.append(self.string(what, MAX_STRING_BYTES))
+            yield part
+
+    def _string_of(self, n_bytes: int, what: str, max_bytes: int) -> bytes:
+        """Read a string after its length."""
         if n_bytes > max_bytes:
             raise InvalidModelError(
                 f"{what} at byte {self.position} has {n_bytes} bytes, but at most {max_bytes} can be right; "
