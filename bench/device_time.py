@@ -102,8 +102,9 @@ def run_case(case: dict) -> Figures:
             loop = runtime.block_loop
             if case["side"] == "archive":
                 from edgekv.archive.session_archive import Archive
+                from edgekv.archive.space import ArchiveSpace
 
-                loop.archive = Archive(None, lambda: 1 << 40)
+                loop.archive = Archive(ArchiveSpace(None, 1 << 40))
             return timed(case, lambda tokens: loop.read(tokens, lambda _n: True), loop.step, clock)
 
 

@@ -27,8 +27,8 @@ from pathlib import Path
 import numpy as np
 
 import edgekv
-from edgekv.archive.folders import disk_folder
 from edgekv.archive.recalling import AFTER, BEFORE, MOST_RECALLED, ROUNDS
+from edgekv.archive.space import disk_folder
 from edgekv.binding.row_archive import RowArchive
 from edgekv.store.temp_array import temp_file
 from edgekv.testing import programs

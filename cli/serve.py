@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 import edgekv
-from edgekv.archive.folders import disk_folder
+from edgekv.archive.space import disk_folder
 from edgekv.extras import needed
 from edgekv.memory import process
 from edgekv.memory.sizes import parse_size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes as c
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,8 +14,8 @@ from edgekv.errors import ArchiveError
 from edgekv.memory.sizes import format_size
 from edgekv.store.temp_array import temp_file
 
-from .folders import disk_folder
 from .row_files import Keeper, Mark, Rows, RowsFile
+from .space import ArchiveSpace, disk_folder
 
 
 class Archive:
@@ -28,14 +28,14 @@ class Archive:
     asked: tokens at the end of the last prompt, which recall; once more after each eviction while the reply goes on
     """
 
-    def __init__(self, folder: str | None, limit: Callable[[], int]) -> None:
-        """folder: None = `disk_folder`; limit: returns the most bytes that the file may take when it is made"""
-        self._folder = folder
-        self._limit = limit
+    def __init__(self, space: ArchiveSpace) -> None:
+        """space: has the folder, and the most bytes that the file may take when it is made"""
+        self.space = space
         self._limit_bytes = 0
         self._rows: RowArchive | None = None
         self.keeper: Keeper | None = None
         self._restart(0)
+        space.archives.add(self)
 
     def _restart(self, begin: int) -> None:
         """Begin again with the token at this position, in a new file."""
@@ -197,7 +197,7 @@ class Archive:
         self._limit_bytes = 0
         try:
             self._keep_files(cache)
-            self._branch(cache, self._limit())
+            self._branch(cache, self.space.limit())
         except ArchiveError as error:
             self.restart(cache)
             self.lose(str(error), cache.n_past)
@@ -238,7 +238,7 @@ class Archive:
         self.cut(cache.n_past)
         if self._rows is not None and self.keeper is None:
             try:
-                self._branch(cache, self._limit())
+                self._branch(cache, self.space.limit())
             except ArchiveError as error:
                 self._note(str(error))
 
@@ -337,12 +337,12 @@ class Archive:
     def _made(self, cache: Cache) -> RowArchive:
         """Make the file. Raises ArchiveError if the folder takes none."""
         self._files = (self._file or self._new_file(),)
-        self._limit_bytes = self._limit()
+        self._limit_bytes = self.space.limit()
         return RowArchive(cache, self._files[-1].fileno(), self._begin, self._limit_bytes)
 
     def _new_file(self) -> RowsFile:
         """Make a file. Raises ArchiveError if the folder takes none."""
-        place = self._folder or disk_folder()
+        place = self.space.folder or disk_folder()
         try:
             return RowsFile(temp_file(place)) if self.keeper is None else self.keeper.new_file()
         except OSError as error:

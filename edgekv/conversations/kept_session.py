@@ -17,7 +17,6 @@ import numpy.typing as npt
 from edgekv.archive.row_files import Rows, RowsFile
 from edgekv.archive.row_folder import RowFolder, parts_of_values
 from edgekv.archive.session_archive import Archive
-from edgekv.archive.space import ArchiveSpace
 from edgekv.archive.stored_rows import row_kind
 from edgekv.binding.cache import Cache
 from edgekv.binding.snapshot_meta import CachedSource
@@ -241,25 +240,25 @@ class KeptContents:
         noted["rows"] = None if found.rows is None else found.rows.values
         self.kept = KeptSession(path, journal, state, engine, use, noted)
 
-    def fill(self, block_loop: BlockLoop, archive: Archive | None, space: ArchiveSpace | None) -> None:
+    def fill(self, block_loop: BlockLoop, archive: Archive | None) -> None:
         """Give the tokens of the log their cells: from their rows as far as these go, the others are read again."""
         cache, n = block_loop.cache, len(self._log)
         block_loop.begin()
         block_loop.log = block_loop.archive = None
         block_loop.pinned = self.pinned
-        if archive is not None and space is not None:
-            self._refill(block_loop, archive, space)
+        if archive is not None:
+            self._refill(block_loop, archive)
         block_loop.archive = archive
         if cache.n_past < n:
             block_loop.repositioning.expect(n - cache.n_past)
             block_loop.read(self._log.tokens(cache.n_past, n), lambda _: True, want_logits=False)
 
-    def _refill(self, block_loop: BlockLoop, archive: Archive, space: ArchiveSpace) -> None:
+    def _refill(self, block_loop: BlockLoop, archive: Archive) -> None:
         """Refill the cells from the rows, and have an archive go on after them."""
         cache, kept = block_loop.cache, self.kept
         if self._parts and block_loop.refills and self._row_kind == row_kind(CachedSource(cache)):
             with suppress(OSError, ConfigError, ArchiveError):  # rows that cannot be had are computed again
-                limit = space.limit(self._files.n_bytes)
+                limit = archive.space.limit(self._files.n_bytes)
                 rows = self._files.open(cache, self._parts, self._end, limit, writes=kept.appends)
                 archive.take_up(rows, self._parts[-1].first, limit)
                 block_loop.refill(self._log.tokens(0, self._end), archive, len(self._log))

@@ -11,6 +11,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from edgekv.archive.session_archive import Archive
 from edgekv.archive.space import ArchiveSpace
 from edgekv.cells.loaded_model import LoadedModel
 from edgekv.errors import ConfigError, EdgeKVError, SessionFileError, UnsupportedModelError
@@ -125,7 +126,7 @@ class LocalEngine:
             found = KeptContents(path, self.loaded, state, "append" if keep else "read")
             state.kept = found.kept
             replaced = None if instead_of is None else instead_of.state
-            self.slots.claim(state, lambda it: found.fill(it, state.archive, self._archives), replaced)
+            self.slots.claim(state, lambda it: found.fill(it, state.archive), replaced)
             state.pinned = found.pinned
             conversation = self._conversation(state, found.system, found.dialogue)
             if not keeps_log:
@@ -179,7 +180,7 @@ class LocalEngine:
     @contextmanager
     def _new_state(self, history: SessionHistory | None) -> Iterator[SequenceState]:
         """Yield a new state, which is released if the block fails."""
-        archive = None if self._archives is None else self._archives.new()
+        archive = None if self._archives is None else Archive(self._archives)
         state = SequenceState(self.loaded.block_loops[0], history, archive)
         self._states.add(state)
         try:

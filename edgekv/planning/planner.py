@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from edgekv.archive.folders import disk_folder
+from edgekv.archive.space import disk_folder
 from edgekv.binding.ggml_devices import has_gpu
 from edgekv.errors import ConfigError
 from edgekv.memory.sizes import check_ceiling

@@ -87,7 +87,7 @@ def test_a_folder_that_takes_no_file_is_named_when_something_is_evicted(open_run
     reason = "Permission denied" if folder == "/sys" else "No such file or directory"
     folder = tmp_path / folder
     with open_runtime(**ARCHIVED, swap_dir=tmp_path) as rt, rt.session() as session:
-        archive_of(session)._folder = str(folder)
+        archive_of(session).space.folder = str(folder)
         assert said(session, "Hi", n=2)
         assert session.stats.archive_failure == ""
         session.read(words(150))

@@ -10,9 +10,9 @@ import pytest
 from small import words
 
 import edgekv
-from edgekv.archive.folders import disk_folder, is_in_memory
 from edgekv.archive.row_files import RowsFile
-from edgekv.archive.space import ArchiveSpace, free_share
+from edgekv.archive.session_archive import Archive
+from edgekv.archive.space import ArchiveSpace, disk_folder, free_share, is_in_memory
 from edgekv.binding.row_archive import SEGMENT_TOKENS
 from edgekv.errors import ConfigError
 from edgekv.generation.sampler import GREEDY
@@ -88,7 +88,7 @@ def test_the_plan_of_a_worker_has_the_same_archive(open_runtime):
 
 
 def test_without_a_disk_auto_is_off_and_a_size_is_refused(open_runtime, monkeypatch, tmp_path):
-    monkeypatch.setattr("edgekv.archive.folders.is_in_memory", lambda _folder: True)
+    monkeypatch.setattr("edgekv.archive.space.is_in_memory", lambda _folder: True)
     with open_runtime(archive="auto") as rt:
         assert (rt.options.archive, rt.options.archives) == ("off", False)
         assert rt.plan.archive_obstacle.startswith("no folder of temporary files")
@@ -101,7 +101,7 @@ def test_without_a_disk_auto_is_off_and_a_size_is_refused(open_runtime, monkeypa
 def test_archives_lie_on_a_disk(monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     in_memory = {tmp_path}
-    monkeypatch.setattr("edgekv.archive.folders.is_in_memory", lambda folder: folder in in_memory)
+    monkeypatch.setattr("edgekv.archive.space.is_in_memory", lambda folder: folder in in_memory)
     assert disk_folder() == "/var/tmp"
     in_memory.add(Path("/var/tmp"))
     assert disk_folder() is None
@@ -123,7 +123,7 @@ def test_archives_of_one_engine_promise_no_byte_twice(disk, tmp_path):
     assert free_share(str(tmp_path), 2 * FREE) == 0
     assert ArchiveSpace(str(tmp_path), 5).limit() == 5
     space = ArchiveSpace(str(tmp_path), None)
-    archives = [space.new(), space.new()]
+    archives = [Archive(space), Archive(space)]
     assert space.limit() == FREE // 4  # none of them has made its file
     file = temp_file(str(tmp_path))
     archives[0]._files, archives[0]._limit_bytes = (RowsFile(file),), 1000

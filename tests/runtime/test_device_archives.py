@@ -28,6 +28,7 @@ from test_turned_archive import (  # noqa: F401 (likewise)
 )
 
 from edgekv.archive.session_archive import Archive
+from edgekv.archive.space import ArchiveSpace
 from edgekv.binding.cache import Cache
 from edgekv.binding.row_archive import RowArchive
 from edgekv.generation.sampler import GREEDY
@@ -114,7 +115,7 @@ def test_a_reading_that_is_stopped_has_written_what_it_took(open_runtime, n_feed
     feeds = itertools.count(1)
     with open_runtime(**ARCHIVED, ubatch=SETTINGS["block"] // 2) as rt:
         loop = rt.block_loop
-        loop.archive = Archive(None, lambda: 1 << 30)
+        loop.archive = Archive(ArchiveSpace(None, 1 << 30))
         assert not loop.read(tokens_of(1000), lambda _n: next(feeds) < n_feeds)
         end = loop.archive.positions[1]
         assert end > 0
