@@ -52,7 +52,6 @@ class SequenceState(TurnState):
     def __init__(
         self, block_loop: BlockLoop, history: SessionHistory | None = None, archive: Archive | None = None
     ) -> None:
-        super().__init__()
         self.history = history
         self.archive = archive
         self.kept: Kept | None = None

@@ -61,8 +61,7 @@ class TurnState:
     that fed no token has changed nothing.
     """
 
-    def __init__(self) -> None:
-        self._known = _Known()
+    _known = _Known()
 
     @property
     def sampler(self) -> SamplerState | None:
