@@ -79,7 +79,7 @@ class Loop:
             self._move_ceiling()
         if slots.waiting and not replies.reporting:
             slots.admit()
-        wait = replies.step()
+        wait = replies.step() if replies.by_number else None
         if wait is None and slots.waiting and not replies.reporting:
             wait = slots.until_one_is_passed()
         return wait
