@@ -99,3 +99,19 @@ def test_more_than_can_be_dropped_is_refused(tiny):
         with pytest.raises(edgekv.EdgeKVError, match=f"{n + 1} tokens to drop, but the cells of the newest {n} alone"):
             cache.drop(n + 1)
         assert cache.n_past == n
+
+
+@pytest.mark.parametrize("policy", ["h2o", "snapkv", "keydiff"])
+def test_a_session_that_was_swapped_out_goes_back_as_one_that_was_not(tiny, policy):
+    """A snapshot lacks the queries that lie in the room of a draft."""
+    options = {"memory": "1GiB", "budget": 128, "block": 32, "policy": policy, "threads": 1}
+    with edgekv.Runtime(tiny, **options) as rt:
+        seen = []
+        for is_swapped_out in (False, True):
+            with rt.session(history=True) as session, rt.session() as other:
+                session.prefill_prefix(IDS[:70])
+                if is_swapped_out:
+                    other.read("a text")
+                session.rewind(69)
+                seen.append((session.stats.reused_tokens, session.kept_positions(0, 0).tolist()))
+        assert seen[0] == seen[1]

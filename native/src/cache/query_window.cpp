@@ -63,9 +63,8 @@ uint32_t QueryWindow::n_text(int32_t n_past) const {
 }
 
 uint32_t QueryWindow::n_droppable(int32_t n_past) const {
-    const bool    all = n_rows_ == 0 || oldest_ == 0; // no row that is wanted was overwritten
-    const int32_t n   = all ? n_past : n_past - oldest_ - static_cast<int32_t>(n_rows_);
-    return static_cast<uint32_t>(std::max(n, 0));
+    const bool all = n_rows_ == 0 || (oldest_ == 0 && n_past <= static_cast<int32_t>(n_rows_));
+    return all ? static_cast<uint32_t>(n_past) : 0;
 }
 
 void QueryWindow::forget_probe() {

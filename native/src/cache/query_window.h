@@ -57,7 +57,8 @@ class QueryWindow {
 
     uint32_t n_text(int32_t n_past) const; // newest rows of the text that are whole
 
-    // Newest tokens without which as many rows are whole as a text of the others would have.
+    // Newest tokens without which as many rows are whole as a text of the others would have. Rows in a draft's room do not
+    // count: no snapshot has them, and a draft overwrites them, so it would depend on who else was at work.
     uint32_t n_droppable(int32_t n_past) const;
     void     forget_probe();
     void     lose_probe_keys() { has_probe_keys_ = false; } // rows of the text lie elsewhere now
