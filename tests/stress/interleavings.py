@@ -34,13 +34,14 @@ from unittest import mock
 import edgekv
 from edgekv import engines
 from edgekv.binding.model import Model
-from edgekv.cells.memory_guard import MemoryGuard
 from edgekv.conversations import local_engine
 from edgekv.errors import SessionError
 from edgekv.generation.sampler import GREEDY
 from edgekv.loop.loop import Loop
 from edgekv.loop.loop_messages import CLOSED, Abort, Raised, Stop
 from edgekv.loop.open_reply import Post
+from edgekv.memory import process
+from edgekv.planning.plan import Parts
 from edgekv.testing import programs
 from edgekv.testing.models.tiny import make_tiny
 
@@ -48,7 +49,7 @@ SETTINGS = {"memory": "1TiB", "budget": 24, "block": 16, "recent": 8, "repack": 
 POLICIES = ("keydiff", "h2o", "snapkv(window=8)")
 N_SESSIONS = 4
 MOST_OPERATIONS = 3
-TEXTS = ("one two three four five six seven", "red green blue white black brown", "north south east west")
+TEXTS = ("one two three ", "red green blue ", "north south ")
 MOST_SLOTS = 3
 CLOSING_EVERY = 10
 KNOWN = 64  # sessions whose programs others take, for every kind of runtime
@@ -199,8 +200,10 @@ class Client:
 
     def disturb(self) -> None:
         """Cancel or interrupt the reply if it is time and its client waits. Called between two steps, whoever waits."""
+        if self._at is None or self._n_fed < self._at[0]:
+            return
         reply = self._channel.loop._replies.of(self.session._conversation.served)
-        if self._at is None or self._n_fed < self._at[0] or reply is None or reply.answer is None:
+        if reply is None or reply.answer is None:
             return
         way, self._at = self._at[1], None
         if way == "cancel at":
@@ -387,11 +390,12 @@ def run(n: int, seed: int, seconds: float = math.inf, n_threads: int = 1) -> col
 
     with (
         tempfile.TemporaryDirectory() as folder,
-        mock.patch.object(Model, "is_end", never),  # random weights may end a reply at any token
+        mock.patch.object(Model, "is_end", nothing),  # random weights may end a reply at any token
         mock.patch.object(Model, "piece", remembered(Model.piece)),
         mock.patch.object(engines, "LoopThread", SteppedLoop),
         mock.patch.object(local_engine, "plan_to_load", functools.cache(local_engine.plan_to_load)),
-        mock.patch.object(MemoryGuard, "check", never),  # reads a file of the system for every block
+        mock.patch.object(process, "_status", nothing),  # reads a file of the system for every block
+        mock.patch.object(Parts, "total", 0),
         ExitStack() as closing,
     ):
         model = make_tiny(Path(folder, "tiny.gguf"), n_embd=32, n_head=2, n_ff=32, n_ctx_train=2048)
@@ -406,8 +410,9 @@ def run(n: int, seed: int, seconds: float = math.inf, n_threads: int = 1) -> col
     return found.counts
 
 
-def never(*_arguments: object) -> None:
-    """Stand in for a check. A mock would note each call."""
+def nothing(*_arguments: object) -> int:
+    """Return 0, in place of a method. A mock would note each call."""
+    return 0
 
 
 def remembered(method: Callable[..., Any]) -> Callable[..., Any]:
