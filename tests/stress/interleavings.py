@@ -47,6 +47,7 @@ from edgekv.testing.models.tiny import make_tiny
 
 SETTINGS = {"memory": "1TiB", "budget": 24, "block": 16, "recent": 8, "repack": False}
 POLICIES = ("keydiff", "h2o", "snapkv(window=8)")
+DRAFTING = "keydiff"  # the policy beside which replies have drafts
 N_SESSIONS = 4
 MOST_OPERATIONS = 3
 TEXTS = ("one two three ", "red green blue ", "north south ")
@@ -152,9 +153,10 @@ class Operation(NamedTuple):
     awaits: bool
 
 
-def any_operation(rng: random.Random) -> Operation:
+def any_operation(rng: random.Random, *, drafts: bool) -> Operation:
+    """Return any operation. drafts: replies may have them, so nobody knows how many feeds they take"""
     kind = rng.choice(["reply"] * 5 + ["read", "rewind", "save", "snapshot"])
-    way = rng.choice(("end", "cancel at", "interrupt at", *LEAVING))
+    way = rng.choice(("end", *(() if drafts else ("cancel at", "interrupt at")), *LEAVING))
     return Operation(
         kind, rng.randint(1, 3) * rng.choice(TEXTS), rng.randint(1, 6), way, rng.randint(1, 8), rng.random() < 0.5
     )
@@ -309,7 +311,8 @@ class Setting:
         """Return the program of a session, and what it sees alone."""
         if len(self._known) == KNOWN and rng.random() >= NEW_SHARE:
             return rng.choice(self._known)
-        operations = [any_operation(rng) for _ in range(rng.randint(1, MOST_OPERATIONS))]
+        drafts = self._options["prompt_lookup"] == "on"
+        operations = [any_operation(rng, drafts=drafts) for _ in range(rng.randint(1, MOST_OPERATIONS))]
         alone = self.client(self.shared, operations)
         interleave(self.shared, [alone], rng)
         self._known = [*self._known[1 - KNOWN :], (operations, alone.seen)]
@@ -326,6 +329,7 @@ class Programs:
         for n_slots in range(1, MOST_SLOTS + 1):
             for policy in POLICIES:
                 options = {"policy": policy, "parallel": n_slots, "threads": n_threads}
+                options["prompt_lookup"] = "on" if policy == DRAFTING else "off"
                 self._settings.append(Setting(model, folder, options))
                 closing.enter_context(self._settings[-1].shared)
 
