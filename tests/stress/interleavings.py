@@ -1,14 +1,17 @@
 """Random programs of four sessions over one loop, whose steps and messages are interleaved on purpose.
 
-Claim (bench/RESULTS.md): in every program each session says and holds what it does alone.
+Claim (bench/RESULTS.md): in every program each session says and holds what it does alone, and what its operations make
+of it by a model in plain Python; and what holds for cells, archives and slots whatever the scores are holds at every
+look.
 
 No thread is there: whoever waits for an answer makes the loop step, and between any two steps another session may go
 on. So a reply is left, collected, cancelled or interrupted at every point of a step, by its own feeds counted, and some
 clients never come back, while others read, reply, go back, save and load. Some clients wait for no answer, and come
 back for it. Some programs close the runtime in their midst. Every session of a program also goes alone. That is done
-once for sessions that several programs have.
+once for sessions that several programs have. In one kind of runtime nothing is evicted, and each session ends as a
+fresh one that reads its log. After each program nothing may be left of its sessions, not even an open file.
 
-The program ends with status 1 if a session differs, or if an error comes that is not the caller's.
+The program ends with status 1 if something differs, or if an error comes that is not the caller's.
 
     TMPDIR=/dev/shm python tests/stress/interleavings.py --programs 100
     scripts/test_sanitized.sh thread --threads 2 --programs 1000
@@ -26,20 +29,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import served  # noqa: F401  (lets checks look behind sessions)
+from session_checks import check_at_rest, check_loop
+from session_programs import MOST_OPERATIONS, Client, Operation, any_operation
+from stepped_loop import SteppedLoop
 
 import edgekv
 from edgekv import engines
 from edgekv.binding.model import Model
 from edgekv.conversations import local_engine
-from edgekv.errors import SessionError
-from edgekv.generation.sampler import GREEDY
-from edgekv.loop.loop import Loop
-from edgekv.loop.loop_messages import CLOSED, Abort, Raised, Stop
-from edgekv.loop.open_reply import Post
 from edgekv.memory import process
 from edgekv.planning.plan import Parts
 from edgekv.testing import programs
@@ -47,248 +51,14 @@ from edgekv.testing.models.tiny import make_tiny
 
 SETTINGS = {"memory": "1TiB", "budget": 24, "block": 16, "recent": 8, "repack": False}
 POLICIES = ("keydiff", "h2o", "snapkv(window=8)")
+ROOMY = {"budget": 480, "policy": "keydiff", "parallel": 2, "prompt_lookup": "off"}  # nothing is evicted
 DRAFTING = "keydiff"  # the policy beside which replies have drafts
 N_SESSIONS = 4
-MOST_OPERATIONS = 3
-TEXTS = ("one two three ", "red green blue ", "north south ")
 MOST_SLOTS = 3
 CLOSING_EVERY = 10
 KNOWN = 64  # sessions whose programs others take, for every kind of runtime
 NEW_SHARE = 0.1  # share of the sessions that get a new program
-TICK_S = 1e-6
 NESTED = 2  # sessions that go on within the wait of another, at most
-LEAVING = ("close", "drop", "collect", "throw", "cancel", "vanish")  # ways to leave a reply after some pieces
-
-
-class Answer:
-    """A box that the answer to a message comes to. Who waits for it makes the loop step."""
-
-    def __init__(self, channel: SteppedLoop) -> None:
-        self._channel = channel
-        self.answers: list[object] = []
-
-    def get(self) -> Any:
-        self._channel.work_until(self.answers)
-        (answer,) = self.answers
-        if isinstance(answer, Raised):
-            raise answer.error
-        return answer
-
-
-class SteppedLoop:
-    """A loop that steps when a client waits. clock: moves by what the loop waits
-
-    between: called between two steps; client: who posts messages
-    note_feed: called with the cache of each feed that was decoded
-    """
-
-    worker_pid, alive = None, True
-
-    def __init__(self, loop: Loop) -> None:
-        self.loop = loop
-        self.now = 0.0
-        loop._slots._clock = loop._replies._clock = lambda: self.now
-        self.between: Callable[[], None] = lambda: None
-        self.note_feed: Callable[[object], None] = lambda cache: None
-        self.client = 0
-        self._decode = self.loaded.decoder.decode
-        self.loaded.decoder.decode = self._decode_and_note
-
-    @property
-    def loaded(self) -> Any:
-        return self.loop.engine.loaded
-
-    def post(self, message: object, client: int | None = None) -> Answer:
-        answer = Answer(self)
-        if self.loop.engine.closed:
-            answer.answers.append(None if isinstance(message, Stop) else Raised(SessionError(CLOSED)))
-        else:
-            self.loop.take(Post(message, answer.answers.append, self.client if client is None else client))
-        return answer
-
-    request = post
-
-    def ask(self, message: object) -> Any:
-        return self.post(message).get()
-
-    def look(self, number: int, name: str) -> Any:
-        return getattr(self.loop.conversation(number), name)
-
-    def work_until(self, answers: list[object]) -> None:
-        while not answers:
-            self.between()
-            if answers:
-                return
-            wait = self.loop.step()
-            assert wait is not None or answers, "the loop waits for a message, and its client for an answer"
-            self.now += (wait or 0.0) + TICK_S
-
-    def close(self) -> None:
-        self.between = lambda: None
-        self.ask(Stop())
-
-    drop = close
-
-    def _decode_and_note(self, feeds: list[Any]) -> list[int]:
-        rows = self._decode(feeds)
-        for feed in feeds:
-            self.note_feed(feed.cache)
-        return rows
-
-
-class Operation(NamedTuple):
-    """Something that a session does.
-
-    text: that it reads; n_pieces: pieces of a reply that it takes, or tokens to go back by
-    way: how a reply is left
-    at: the feed of the reply at which it is cancelled or interrupted
-    awaits: others go on while an answer to it is awaited, as in an event loop
-    """
-
-    kind: str
-    text: str
-    n_pieces: int
-    way: str
-    at: int
-    awaits: bool
-
-
-def any_operation(rng: random.Random, *, drafts: bool) -> Operation:
-    """Return any operation. drafts: replies may have them, so nobody knows how many feeds they take"""
-    kind = rng.choice(["reply"] * 5 + ["read", "rewind", "save", "snapshot"])
-    way = rng.choice(("end", *(() if drafts else ("cancel at", "interrupt at")), *LEAVING))
-    return Operation(
-        kind, rng.randint(1, 3) * rng.choice(TEXTS), rng.randint(1, 6), way, rng.randint(1, 8), rng.random() < 0.5
-    )
-
-
-class LeftError(Exception):
-    """Thrown into a reply."""
-
-
-class Client:
-    """One session's program, which goes on for one operation or piece at a time.
-
-    seen: all that it said and held
-    """
-
-    def __init__(self, runtime: edgekv.Runtime, operations: list[Operation], folder: Path) -> None:
-        self.seen: list[object] = []
-        self._runtime = runtime
-        self._channel: SteppedLoop = runtime._engine.channel  # type: ignore[assignment]
-        self._file = folder / f"{id(self)}.session"
-        self.session = runtime.session(history=True)
-        self.number = self.session._conversation.number
-        self._steps = self._program(operations)
-        self._n_fed = 0
-        self._at: tuple[int, str] | None = None
-        self._is_at_work = self._is_interrupted = False
-
-    def go_on(self) -> bool:
-        """Do the next part; returns False if there is none, or if it is at work."""
-        if self._is_at_work:
-            return False
-        before, self._channel.client, self._is_at_work = self._channel.client, self.number, True
-        try:
-            return next(self._steps, None) is not None
-        finally:
-            self._channel.client, self._is_at_work = before, False
-
-    def note_feed(self, cache: object) -> None:
-        """Note a feed of some session, after which this one may be cancelled or interrupted."""
-        if self._at is not None:
-            state = self.session._conversation.served.state
-            self._n_fed += state.is_loaded and state.block_loop.cache is cache
-
-    def disturb(self) -> None:
-        """Cancel or interrupt the reply if it is time and its client waits. Called between two steps, whoever waits."""
-        if self._at is None or self._n_fed < self._at[0]:
-            return
-        reply = self._channel.loop._replies.of(self.session._conversation.served)
-        if reply is None or reply.answer is None:
-            return
-        way, self._at = self._at[1], None
-        if way == "cancel at":
-            self.session.cancel()
-        else:
-            self._channel.post(Abort(reply.number))  # a client posts this once it is interrupted
-            self._is_interrupted = True
-
-    def interrupt(self) -> None:
-        """Raise KeyboardInterrupt in the wait of this client if it is interrupted."""
-        if self._is_interrupted and self._channel.client == self.number:
-            self._is_interrupted = False
-            raise KeyboardInterrupt
-
-    def _program(self, operations: list[Operation]) -> Iterator[str]:
-        for operation in operations:
-            yield from getattr(self, f"_{operation.kind}")(operation)
-            yield "look"
-            if operation.way == "vanish" and operation.kind == "reply":
-                return
-            self._look()
-        self.session.close()
-
-    def _look(self) -> None:
-        session = self.session
-        kept = tuple(session.kept_positions(1, 1).tolist())
-        self.seen.append((session.n_past, session.n_cells, kept, "".join(session.text()), session.stats.finish_reason))
-
-    def _reply(self, operation: Operation) -> Iterator[str]:
-        pieces, way = [], operation.way
-        self._n_fed, self._at = 0, (operation.at, way) if way.endswith("at") else None
-        options = {"max_tokens": operation.n_pieces + 2, "sampling": GREEDY, "allow_loops": True}
-        reply: Any = self.session.chat(operation.text, **options)
-        if operation.awaits:
-            reply = self.session.events(reply)
-        try:
-            for event in reply:
-                yield "event"
-                if not isinstance(event, str):
-                    continue
-                pieces.append(event)
-                if len(pieces) == operation.n_pieces and way in LEAVING:
-                    break
-        except KeyboardInterrupt:
-            pieces.append("interrupted")
-        self._at = None
-        if way == "cancel":
-            self.session.cancel()
-            pieces += [event for event in reply if isinstance(event, str)]
-        elif way == "throw":
-            with suppress(LeftError):
-                reply.throw(LeftError)
-        elif way == "close":
-            reply.close()
-        elif way == "vanish":
-            self._left = reply
-        elif way == "collect":
-            circle = [reply]
-            circle.append(circle)  # type: ignore[arg-type]
-            del circle
-        del reply
-        self.seen.append(tuple(pieces))
-
-    def _read(self, operation: Operation) -> Iterator[str]:
-        self.session.read(operation.text)
-        yield "read"
-
-    def _rewind(self, operation: Operation) -> Iterator[str]:
-        self.session.rewind(max(0, self.session.n_past - operation.n_pieces))
-        yield "rewind"
-
-    def _save(self, operation: Operation) -> Iterator[str]:
-        self.session.save(self._file)
-        yield "save"
-        self.session = self._runtime.load_session(self._file, instead_of=self.session)
-        self._file.unlink()
-
-    def _snapshot(self, operation: Operation) -> Iterator[str]:
-        snapshot = self.session.snapshot()
-        yield "snapshot"
-        self.session.read(operation.text)
-        yield "read"
-        self.session.restore(snapshot)
 
 
 class Setting:
@@ -306,6 +76,11 @@ class Setting:
 
     def client(self, runtime: edgekv.Runtime, operations: list[Operation]) -> Client:
         return Client(runtime, operations, self._folder)
+
+    def check(self) -> int:
+        """Check that nothing is left of the sessions that the shared runtime had; return how many files are open."""
+        gc.collect()
+        return check_at_rest(self.shared._engine.channel.loop)  # type: ignore[attr-defined]
 
     def any_session(self, rng: random.Random) -> tuple[list[Operation], list[object]]:
         """Return the program of a session, and what it sees alone."""
@@ -325,13 +100,16 @@ class Programs:
     def __init__(self, model: Path, folder: Path, rng: random.Random, closing: ExitStack, n_threads: int) -> None:
         self._rng = rng
         self.counts: collections.Counter[str] = collections.Counter()
+        self._n_files = 0  # that are open between two programs
         self._settings = []
         for n_slots in range(1, MOST_SLOTS + 1):
             for policy in POLICIES:
                 options = {"policy": policy, "parallel": n_slots, "threads": n_threads}
                 options["prompt_lookup"] = "on" if policy == DRAFTING else "off"
                 self._settings.append(Setting(model, folder, options))
-                closing.enter_context(self._settings[-1].shared)
+        self._settings.append(Setting(model, folder, ROOMY | {"threads": n_threads}))
+        for setting in self._settings:
+            closing.enter_context(setting.shared)
 
     def run(self, number: int) -> None:
         """Run a program. Raises AssertionError if a session differs from itself alone."""
@@ -351,6 +129,10 @@ class Programs:
             self.counts["compared"] += len(client.seen)
             self.counts.update(f"{it.kind} {it.way}" if it.kind == "reply" else it.kind for it in operations)
             self.counts["awaited replies"] += sum(it.awaits and it.kind == "reply" for it in operations)
+        del client, clients
+        n_files = setting.check()
+        self._n_files = n_files if number < len(self._settings) else self._n_files
+        assert n_files <= self._n_files, f"{n_files} files are open, not {self._n_files}"
 
 
 def interleave(runtime: edgekv.Runtime, clients: list[Client], rng: random.Random, n_parts: int | None = None) -> None:
@@ -383,6 +165,7 @@ def interleave(runtime: edgekv.Runtime, clients: list[Client], rng: random.Rando
         client = rng.choice(going)
         if not client.go_on():
             going.remove(client)
+        check_loop(channel.loop)
         n_parts = None if n_parts is None else n_parts - 1
     channel.between, channel.note_feed = lambda: None, lambda cache: None
 
@@ -390,8 +173,6 @@ def interleave(runtime: edgekv.Runtime, clients: list[Client], rng: random.Rando
 def run(n: int, seed: int, seconds: float = math.inf, n_threads: int = 1) -> collections.Counter[str]:
     """Run n programs, or as many as the seconds allow; returns how much they did. Raises AssertionError."""
     end = time.monotonic() + seconds
-    import served  # noqa: F401  (lets clients look behind sessions)
-
     with (
         tempfile.TemporaryDirectory() as folder,
         mock.patch.object(Model, "is_end", nothing),  # random weights may end a reply at any token
@@ -410,7 +191,6 @@ def run(n: int, seed: int, seconds: float = math.inf, n_threads: int = 1) -> col
                 break
             found.run(number)
             found.counts["programs"] += 1
-            gc.collect()
     return found.counts
 
 
@@ -460,5 +240,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[1]))
     main()
