@@ -164,7 +164,7 @@ class TokenLog:
         first, coming = self._coming
         due = [mark for mark in coming if mark.position <= n_past] if n_past > first else []
         if due:
-            self._forget_marks(due[0].position)
+            self._forget_marks(due[0].position, following=due[0].role)
             rows = [(mark.position, ROLES.index(mark.role), STATES.index(mark.state)) for mark in due]
             self._marks.extend(np.array(rows, np.int32).reshape(-1))
             self._coming = first, coming[len(due) :]
@@ -207,8 +207,12 @@ class TokenLog:
             n -= 1
         return n
 
-    def _forget_marks(self, position: int) -> None:
-        self._marks.cut(3 * self._n_marks_below(position))
+    def _forget_marks(self, position: int, following: str = "assistant") -> None:
+        """Forget the marks from a position on. A reply without tokens keeps its own if another role follows."""
+        n_kept = self._n_marks_below(position)
+        if following != "assistant" and n_kept < len(self._marks) // 3:
+            n_kept += self._mark(n_kept)[:2] == (position, "assistant")
+        self._marks.cut(3 * n_kept)
         self._n_unchanged = min(self._n_unchanged, position)
 
     # ---- records of changes ----
@@ -280,12 +284,12 @@ class TokenLog:
     def is_sound(self, n_vocab: int) -> bool:
         """Return True if a log from a file holds tokens of a vocabulary, and valid marks."""
         ids = all(len(piece) == 0 or (piece.min() >= 0 and piece.max() < n_vocab) for piece in self._tokens.pieces())
-        n, last = len(self._marks) // 3, -1
+        n, last = len(self._marks) // 3, 0
         if not ids or len(self._marks) % 3:
             return False
         for i in range(n):
             position, role, state = self._marks.read(3 * i, 3 * i + 3).tolist()
-            if not (last < position <= len(self) and 0 <= role < len(ROLES) and 0 <= state < len(STATES)):
+            if not (last <= position <= len(self) and 0 <= role < len(ROLES) and 0 <= state < len(STATES)):
                 return False
             last = position
         return True

@@ -776,3 +776,18 @@ def test_a_log_that_is_not_that_of_its_cells_is_refused(open_runtime, monkeypatc
             log.fill(copy)
         session.save(path)
         rt.load_session(path, instead_of=session).close()
+
+
+def test_a_saved_session_goes_back_to_a_reply_without_tokens(local_runtime, tmp_path):
+    """The next turn begins as it did before: the prompt is not ended twice."""
+    path = tmp_path / "chat.edgekv"
+    with local_runtime.session(history=True) as session:
+        say(session, n=0)
+        n = session.n_past
+        say(session, "And then?", n=2)
+        expected = "".join(session.text())
+        session.save(path)
+    with local_runtime.load_session(path) as session:
+        session.rewind(n)
+        say(session, "And then?", n=2)
+        assert "".join(session.text()) == expected

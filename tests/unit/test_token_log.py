@@ -138,6 +138,25 @@ def test_the_state_of_the_turns_after_any_number_of_tokens(log):
     assert {n: log.state_at(n) for n in expected} == expected
 
 
+def test_a_reply_without_tokens_is_one_when_another_turn_follows(log):
+    note(log, range(10))
+    for position, role, state in ((0, TEMPLATE, "user"), (2, "user", "user"), (10, "assistant", "assistant")):
+        log.mark(position, role, state)
+    log.expect(10)
+    log.announce(10, TEMPLATE, "user")
+    log.announce(12, "user", "user")
+    note(log, range(4))
+    assert [log.state_at(n) for n in (9, 10, 11, 14)] == ["user", "assistant", "user", "user"]
+    assert list(log.turns()) == [("user", 2, 10), ("user", 12, 14)]
+    assert log.is_sound(20)
+    log.cut(10)
+    assert log.state_at(10) == "assistant"
+    log.expect(10)
+    log.announce(10, "assistant", "assistant")
+    note(log, range(1))
+    assert list(log.turns()) == [("user", 2, 10), ("assistant", 10, 11)]
+
+
 def test_a_copy_is_the_log(log):
     marked(log)
     note(log, range(2 * WINDOW))
