@@ -67,20 +67,19 @@ class ExpectedLog:
         The token after them comes back if a turn ended there.
         """
         held = self.tokens[:n]
-        assert list(tokens) in (held, held + self._pending.get(n, [])), (
-            f"{list(tokens)} after a rewind of {self.tokens}"
-        )
+        both = held, held + self._pending.get(n, [])
+        assert list(tokens) in both, f"{list(tokens)} after a rewind of {self.tokens} to {n}"
         self._cut(n)
         self.tokens += tokens[n:]
         self.states += ["assistant"] * len(tokens[n:])
 
-    def read(self, text: str, tokens: Sequence[int], piece: Piece, said: Said | None = None) -> None:
-        """Read a text, in a turn with a reply if there is something `said`. Raises AssertionError if tokens differ.
+    def read(self, text: str, tokens: Sequence[int], piece: Piece, said: Said | None = None) -> int:
+        """Read a text, in a turn with a reply if there is something `said`; returns how many tokens were said.
 
-        tokens: all that are in the log now
+        tokens: all that are in the log now. Raises AssertionError if they are others
         """
         if said is not None and said.may_lack and list(tokens) == self.tokens:
-            return
+            return 0
         if self.states[-1] == "opening":
             self._cut(0)
         n, state = len(self.tokens), self.states[-1]
@@ -95,23 +94,20 @@ class ExpectedLog:
             f"{new!r} was read, not {prompt!r}"
         )
         assert is_cut or len(prompt) in ends, f"no token of {pieces} ends with the prompt"
+        within = "open" if said is None else "user"
+        after = "open" if said is None else "assistant"
         for end in ends:
             is_opening = state == "new" and end <= len(beginning)
-            self.states.append(
-                "opening"
-                if is_opening
-                else "assistant"
-                if said is not None and end >= len(prompt)
-                else "open"
-                if said is None
-                else "user"
-            )
+            self.states.append("opening" if is_opening else after if end >= len(prompt) else within)
         self.tokens = list(tokens)
+        n_said = 0
         if said is not None:
             reply = [token for token, end in zip(tokens[n:], ends, strict=True) if end > len(prompt)]
             assert len(reply) <= said.most_tokens, f"{len(reply)} tokens were said, not {said.most_tokens}"
             told = b"".join(piece(token, special=False) for token in reply)
             assert said.text in decoded(told), f"{said.text!r} was told, not {told!r}"
+            n_said = len(reply)
+        return n_said
 
     def _cut(self, n: int) -> None:
         self.tokens, self.states = self.tokens[:n], self.states[: n + 1]

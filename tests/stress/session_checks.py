@@ -30,7 +30,10 @@ class SessionChecks:
 
     def read(self, session: edgekv.Session, text: str, said: Said | None = None) -> None:
         """Check what was read and said since the last check."""
-        self.log.read(text, _tokens(_state(session)), self._engine.loaded.model.piece, said)
+        n_said, n_told = self.log.read(text, _tokens(_state(session)), self._engine.loaded.model.piece, said), 0
+        if said is not None:
+            n_told = session.stats.generated_tokens
+        assert n_told == n_said, f"{n_told} tokens were generated, and {n_said} are in the log"
 
     def rewind(self, session: edgekv.Session, n: int) -> None:
         """Check that the session has gone back to n tokens."""
