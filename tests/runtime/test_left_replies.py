@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("talkative")
 
 
 def test_sessions_of_random_programs_say_and_hold_what_each_does_alone():
-    """They are checked against a model of their log, too. The whole program runs 100,000."""
+    """A model of their log checks them, too. The whole program runs 100,000."""
     counts = interleavings.run(36, 0)
     assert counts["compared"] > 200
 

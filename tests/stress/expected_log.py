@@ -1,4 +1,4 @@
-"""What the log of a session must be after each operation, in plain Python: no code of the library has a part in it.
+"""A model in plain Python of what the log of a session must be: no code of the library has a part in it.
 
 Where a text is parted into tokens is taken from the log once, and must not change later.
 """
@@ -25,7 +25,7 @@ class Piece(Protocol):
 
 
 class Said(NamedTuple):
-    """What a reply has given its client.
+    """All that a reply has given its client.
 
     text: all pieces; most_tokens: that were asked for
     may_lack: the prompt may have been left before its end

@@ -100,7 +100,7 @@ class Programs:
     def __init__(self, model: Path, folder: Path, rng: random.Random, closing: ExitStack, n_threads: int) -> None:
         self._rng = rng
         self.counts: collections.Counter[str] = collections.Counter()
-        self._n_files = 0  # that are open between two programs
+        self._n_files = 0  # open between two programs
         self._settings = []
         for n_slots in range(1, MOST_SLOTS + 1):
             for policy in POLICIES:

@@ -1,4 +1,4 @@
-"""What holds for sessions and their loop whatever the scores are, looked up behind them."""
+"""Checks of what holds for sessions and their loop whatever the scores are, made behind their backs."""
 
 from __future__ import annotations
 
