@@ -42,7 +42,6 @@ SHARE_POLICIES = {
     **{f"{base}+{wrapper}": 0.12 for base in ("snapkv", "ahakv") for wrapper in ("caote", "fastcaote", "critical")},
     "snapkv+critical(mass=0.9)": 0.12,
     "keydiff+caote": 0.12,
-    "expected": 0.12,
     "h2o": 0.25,
     "keydiff(anchor=median)": 1.0,
     "keydiff(rope=off)": 0.04,

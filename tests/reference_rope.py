@@ -82,20 +82,6 @@ def rope_at(keys, positions, w, pairs, first=0):
     return np.concatenate([keys[:, :first], turned], axis=1)
 
 
-def turned_ahead(rows, positions, start, n, w, pairs, first=0):
-    """The mean of what rows (n_rows, head_dim), turned at `positions`, would be at n positions from start on."""
-    rows = rope_at(rows, start - positions, w, pairs, first)
-    part = rows[:, first : first + 2 * len(w)]
-    quarter = rope_at(part, np.ones(len(part)), np.full(len(w), np.pi / 2), pairs)
-    spread = np.repeat if pairs == "norm" else np.tile  # copies a pair's number to its two elements
-    angles = np.outer(np.arange(n), w)
-    turned = rows.copy()
-    turned[:, first : first + 2 * len(w)] = (
-        spread(np.cos(angles).mean(axis=0), 2) * part + spread(np.sin(angles).mean(axis=0), 2) * quarter
-    )
-    return turned
-
-
 def turn_stored(rows, deltas, w, pairs, kv_type, rotation, first=0):
     """Return the stored rows (n, head_dim) after their keys moved by `deltas` (n,) positions."""
     turned = rotate(rope_at(rotate(rows, rotation), deltas, w, pairs, first), rotation)

@@ -55,10 +55,10 @@ def output_projections(runtime: edgekv.Runtime) -> list[Projection]:
 
 
 def check_base(policy: Policy) -> None:
-    """Raise ConfigError for a policy that reads keys or queries in another form than they are stored in."""
-    if policy.base.before_rope or policy.base.looks_ahead:
+    """Raise ConfigError for a policy that reads keys in another form than they are stored in."""
+    if policy.base.before_rope:
         raise ConfigError(
-            f"{policy.base.spec} turns keys or queries before it scores, and this measurement captures them as they "
+            f"{policy.base.spec} turns keys before it scores, and this measurement captures them as they "
             "are stored; choose another policy"
         )
 

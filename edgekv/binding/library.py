@@ -33,7 +33,7 @@ from . import plan_structs, structs
 
 __all__ = ["bindings", "call", "error_of", "library_path", "load"]
 
-ABI_VERSION = 28
+ABI_VERSION = 29
 ERR_SIZE = 2048
 
 

@@ -88,7 +88,7 @@ class Policy(Input):
     _fields_ = (
         SIZE,
         *members(c.c_int32, "base anchor metric pool"),
-        *members(c.c_uint32, "kernel rows n_ahead"),
+        *members(c.c_uint32, "kernel rows"),
         ("seed", c.c_uint64),
         ("flags", c.c_uint32),
         *members(c.c_int32, "softmax weigh"),

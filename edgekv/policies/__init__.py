@@ -12,7 +12,6 @@ from .base import Policy
 from .caote import Caote, FastCaote
 from .critical import Critical
 from .custom.scorer import Custom, Scorer
-from .expected import Expected
 from .h2o import H2O
 from .head import Head
 from .keydiff import KeyDiff
@@ -34,7 +33,6 @@ __all__ = [
     "Caote",
     "Critical",
     "Custom",
-    "Expected",
     "FastCaote",
     "Head",
     "KeyDiff",

@@ -13,7 +13,6 @@ from edgekv.errors import PolicyError
 from .ahakv import AhaKV
 from .apportion import apportion, check_largest
 from .base import SPREADS, Policy, common_budget, option
-from .expected import Expected
 from .h2o import H2O
 from .head import Head
 from .keydiff import KeyDiff
@@ -25,7 +24,7 @@ from .tova import Tova
 from .types import Indices, Positions, Scores
 from .wrappers import Wrapper, weights_of
 
-BASES: tuple[type[Policy], ...] = (H2O, Tova, SnapKV, AhaKV, Expected, KeyDiff, L2Norm)
+BASES: tuple[type[Policy], ...] = (H2O, Tova, SnapKV, AhaKV, KeyDiff, L2Norm)
 
 
 @dataclass(frozen=True)

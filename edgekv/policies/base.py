@@ -50,7 +50,6 @@ class Policy:
     accumulates: cells carry their scores on to the next scoring by the same policy
     carries: scores accumulate with the cell; every block is then scored, even while the cache has room
     before_rope: it reads keys as they were before RoPE; plain arrays must hold them so
-    looks_ahead: its queries are turned to positions to come; plain arrays must hold them so
     spread: the heads that share their cells: "head" = none, "layer" = all of a layer, "model" = all of the model
 
     Raises PolicyError when an option has an impossible value.
@@ -65,7 +64,6 @@ class Policy:
     accumulates: ClassVar[bool] = False
     carries: ClassVar[bool] = False
     before_rope: ClassVar[bool] = False
-    looks_ahead: ClassVar[bool] = False
     spread: ClassVar[str] = "head"
 
     def __post_init__(self) -> None:

@@ -23,7 +23,6 @@ from .critical import Critical
 from .custom.onnx import GraphOptions, load_graph
 from .custom.python_policy import PythonPolicy
 from .custom.scorer import Custom, Scorer, ScratchBytes
-from .expected import Expected
 from .h2o import H2O
 from .keydiff import KeyDiff
 from .l2norm import L2Norm
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 POLICIES: dict[str, type[Policy]] = {
-    policy.name: policy for policy in (KeyDiff, SnapKV, AhaKV, H2O, Tova, Expected, L2Norm, Sink, Random)
+    policy.name: policy for policy in (KeyDiff, SnapKV, AhaKV, H2O, Tova, L2Norm, Sink, Random)
 }
 WRAPPERS: dict[str, type[Wrapper]] = {wrapper.name: wrapper for wrapper in (Caote, FastCaote, Critical, Ada, Pyramid)}
 GRAPH = "onnx"  # base of the spec onnx:PATH.onnx

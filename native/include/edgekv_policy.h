@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-#define EDGEKV_ABI_VERSION 28
+#define EDGEKV_ABI_VERSION 29
 
 // A struct that a program fills in begins with n_bytes, its size in the header that the program is compiled with. Begin with its default:
 //
@@ -67,7 +67,6 @@ enum edgekv_base {
     EDGEKV_BASE_SNAPKV  = 6, // score = pooled attention of the newest rows
     EDGEKV_BASE_AHAKV   = 7, // score = value prior * sharpened attention of the newest rows
     EDGEKV_BASE_CUSTOM  = 8, // score = what policy.scorer writes; in a cache only
-    EDGEKV_BASE_EXPECTED = 9, // score = attention that queries of positions to come are expected to pay
 };
 
 enum edgekv_anchor {
@@ -95,10 +94,6 @@ enum edgekv_aggregate {
 
 enum edgekv_keydiff_flag {
     EDGEKV_KEYDIFF_BEFORE_ROPE = 1, // keys are compared as they were before RoPE; on plain arrays they are given so
-};
-
-enum edgekv_expected_flag {
-    EDGEKV_EXPECTED_COVARIANCE = 1, // expect exp of a logit by its mean and its variance, not by its mean alone
 };
 
 enum edgekv_ahakv_flag {
@@ -135,11 +130,9 @@ struct edgekv_policy {
     int32_t  metric;   // enum edgekv_metric
     int32_t  pool;     // enum edgekv_pool
     uint32_t kernel;   // cells under the pooling kernel, odd; 1 = no pooling
-    uint32_t rows;     // newest rows of queries that score: SNAPKV, AHAKV and EXPECTED
-    uint32_t n_ahead;  // EXPECTED: positions to come, from the next token's on, over which a cache averages RoPE, at least 1.
-                       // On plain arrays queries are given as such averages
+    uint32_t rows;     // newest rows of queries that score: SNAPKV and AHAKV
     uint64_t seed;     // RANDOM
-    uint32_t flags;    // sum of enum edgekv_keydiff_flag, edgekv_ahakv_flag or edgekv_expected_flag
+    uint32_t flags;    // sum of enum edgekv_keydiff_flag or edgekv_ahakv_flag
     int32_t  softmax;  // nonzero: what follows gets a softmax of the base scores
     int32_t  weigh;    // enum edgekv_weigh
     uint32_t rounds;   // equal steps in which `weigh` evicts, 1 to 64

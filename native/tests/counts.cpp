@@ -187,7 +187,7 @@ int main(int argc, char ** argv) {
         test_eviction(model, largest_attention, true, { 25, 27, 15, 1 });
         test_eviction(model, "ahakv", false, { 20, 22, 16, 2 });
         test_eviction(model, "snapkv+critical", false, { 25, 27, 15, 2 });
-        test_eviction(model, "expected(window=32, future=8)", false, { any, any, any, 120 });
+        test_eviction(model, "keydiff(anchor=median)", false, { any, any, any, 120 });
         test_question(model, { 25, 27, 15, 2 });
         // one graph, upload and read for the probe's keys alone, and the queries of 30 layers
         test_archive(model, false, false, { 2, 3, 2, 31, 3 });

@@ -119,9 +119,6 @@ std::vector<Variant> variants() {
     all.back().policy.softmax = 1;
     all.push_back({ "keydiff, before RoPE", policy_of(EDGEKV_BASE_KEYDIFF), true });
     all.back().policy.flags = EDGEKV_KEYDIFF_BEFORE_ROPE;
-    all.push_back({ "expected", policy_of(EDGEKV_BASE_EXPECTED), true });
-    all.back().policy.flags   = EDGEKV_EXPECTED_COVARIANCE;
-    all.back().policy.n_ahead = 16;
     all.push_back({ "critical", policy_of(EDGEKV_BASE_SNAPKV), false });
     all.back().policy.critical = 1;
     all.back().policy.alpha    = 0.5;

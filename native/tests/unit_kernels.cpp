@@ -320,26 +320,6 @@ void test_scans(const Kernels & kernel, size_t n, size_t n_panels, size_t dim, f
     }
 }
 
-void test_squares(const Kernels & kernel) {
-    constexpr size_t depth = 33;
-    for (const size_t n : { 1, 12, 53 }) { // whole tiles, and not
-        const auto rows = random_values(n * depth), panel = random_values(depth * n_lanes);
-        std::vector<float> sums(n, 0.5f);
-        kernel.add_squares(rows.data(), n, panel.data(), depth, sums.data());
-        for (size_t r = 0; r < n; ++r) {
-            double expected = 0.5;
-            for (size_t i = 0; i < n_lanes; ++i) {
-                double product = 0.0;
-                for (size_t k = 0; k < depth; ++k) {
-                    product += double(rows[r * depth + k]) * panel[k * n_lanes + i];
-                }
-                expected += product * product;
-            }
-            CHECK(is_close(sums[r], expected));
-        }
-    }
-}
-
 void test_turns(const Kernels & kernel) {
     for (const size_t n_pairs : { 1, 7, 32, 67 }) { // whole runs of pairs, and not
         for (const int32_t position : { 0, 1, 1009, -32003, 8'000'000 }) {
@@ -391,7 +371,6 @@ void test_kernels() {
             test_norms(*all_kernels[i]);
             test_turns(*all_kernels[i]);
             test_rotation(*all_kernels[i]);
-            test_squares(*all_kernels[i]);
             for (const size_t n : { 1, 12, 53, 64 }) { // whole tiles, and not; all seen by a lane, and not
                 test_attention(*all_kernels[i], n, 0.0f);
                 test_attention(*all_kernels[i], n, 2.0f);

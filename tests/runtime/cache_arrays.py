@@ -7,7 +7,7 @@ import numpy as np
 from gguf.quants import dequantize
 from gguf_files import gguf_reader
 from reference_quant import rotate
-from reference_rope import rope_at, turned_ahead
+from reference_rope import rope_at
 
 from edgekv.policies import Head
 from edgekv.policies.critical import wo_norms
@@ -64,9 +64,6 @@ class Heads:
                 if queries is not None:
                     rotation = cache.rows(layer, g)[1].rotation
                     queries[g] = rotate(queries[g], rotation) if rotation else queries[g]
-                    if policy.base.looks_ahead and len(self.rope[layer][0]):
-                        ahead = cache.n_past, policy.base.future, *self.rope[layer]
-                        queries[g] = [turned_ahead(of_head, rows, *ahead) for of_head in queries[g]]
                 values = read_rows(cache, layer, g, values=True)
                 carried = self._carried.get((layer, g), {}) if carries_on else {}
                 keys = read_rows(cache, layer, g)

@@ -22,7 +22,7 @@ REWOUND = KINDS | {
     "drafts": {"prompt_lookup": "on"},
 }
 BLOCK, BUDGET, RECENT = (SETTINGS[name] for name in ("block", "budget", "recent"))
-QUERIES = ["snapkv+ada", "h2o", "tova", "expected", "ahakv"]
+QUERIES = ["snapkv+ada", "h2o", "tova", "ahakv"]
 pytestmark = pytest.mark.usefixtures("talkative")
 
 

@@ -74,7 +74,7 @@ SHARED = [  # heads or layers differ in how many cells they keep
     "snapkv(window=20)+caote+ada",
     "snapkv+critical+ada(scope=model)",
 ]
-STAGED = ["keydiff(anchor=median)", "expected", "snapkv(pool_rows=on)", "keydiff+caote(rounds=2)"]
+STAGED = ["keydiff(anchor=median)", "snapkv(pool_rows=on)", "keydiff+caote(rounds=2)"]
 KV_TYPES = ["f16", "q8_0", "q4_0"]
 HEADS = {"n_layer": 2, "n_head_kv": 2}
 UNEVEN_HEADS = {name: UNEVEN[name] for name in HEADS}
@@ -225,16 +225,14 @@ def test_keys_turn(tiny_model, stage, shape, kv_type):
 @pytest.mark.parametrize("reposition", ["always", "never"])
 def test_keys_are_turned_back(tiny_model, stage, reposition, kv_type):
     stage("graphs")
-    test_before_rope.test_rows_are_turned_back_from_where_they_are_now(
-        tiny_model, test_before_rope.SPEC, reposition, kv_type
-    )
+    test_before_rope.test_rows_are_turned_back_from_where_they_are_now(tiny_model, reposition, kv_type)
 
 
 @pytest.mark.parametrize("name", ["smollm3", "glm4moe", "qwen2vl", "deepseek2", "gemma3"])
 def test_keys_of_every_model_are_turned_back(tmp_path, stage, name):
     """Keys that no graph turns are copied to the host."""
     stage("graphs")
-    test_before_rope.test_every_model_whose_keys_turn(tmp_path, name, test_before_rope.SPEC)
+    test_before_rope.test_every_model_whose_keys_turn(tmp_path, name)
 
 
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
@@ -275,12 +273,11 @@ def test_queries_of_a_probe_score(tiny_model, uneven_model, stage, spec, kv_type
         ("h2o+ada", {}),
         ("ahakv", {}),
         ("snapkv(aggregate=max, pool_rows=on)", {}),
-        ("expected", {"reposition": "always"}),
         ("attended", {"kv_type": "q8_0"}),
     ],
 )
 def test_parts_of_a_probe_score(tiny_model, uneven_model, stage, spec, options):
-    """Each by itself; the last three by rows and queries that are copied to the host."""
+    """Each by itself; the last two by rows and queries that are copied to the host."""
     stage("graphs")
     test_kept_sets.test_each_part_of_a_probe_keeps_what_it_needs(tiny_model, uneven_model, spec, options)
 

@@ -23,7 +23,6 @@ POLICIES = [
     "snapkv(window=16)",
     "keydiff+critical",
     "ahakv",
-    "expected",
 ]
 
 

@@ -32,9 +32,6 @@ VARIANTS = [
     "snapkv(pool=max, pool_rows=on)",
     "snapkv(aggregate=max)",
     "snapkv(window=5, pool_rows=on, aggregate=max)",
-    "expected(window=8, kernel=15)",
-    "expected(covariance=off)",
-    "expected+critical(alpha=0, epsilon=0)",
     "ahakv(r=3)",
     "ahakv(kernel=1)",
     "ahakv(floor=off)",
@@ -57,7 +54,7 @@ ROUNDS = ["tova+caote(rounds=3)", "snapkv+fastcaote(rounds=4)", "keydiff+caote(r
 
 
 SHARED = [  # specs whose heads may keep different numbers of cells
-    *(f"{base}+ada" for base in ("h2o", "tova", "snapkv", "ahakv", "expected", "keydiff", "l2norm")),
+    *(f"{base}+ada" for base in ("h2o", "tova", "snapkv", "ahakv", "keydiff", "l2norm")),
     "snapkv+ada(scope=model)",
     "tova+caote(rounds=3)+ada",
     "ahakv+fastcaote+ada(safeguard=0)",

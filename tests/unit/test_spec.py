@@ -278,7 +278,7 @@ SPELLING = "is not spelt base or base(key=value, ...)+wrapper(...); bases: " + N
         ),
         (
             "sink+critical+ada",
-            "which sink cannot; possible: h2o, tova, snapkv, ahakv, expected, keydiff, l2norm",
+            "which sink cannot; possible: h2o, tova, snapkv, ahakv, keydiff, l2norm",
         ),
         ("tova+ada+ada", "ada goes over a base or caote, critical, fastcaote, pyramid, not over ada"),
         ("tova+pyramid+pyramid", "pyramid goes over a base or ada, caote, critical, fastcaote, not over pyramid"),

@@ -36,7 +36,7 @@ enum edgekv_status edgekv_cache_params_for(const struct edgekv_policy * policy, 
         needs.wo_norms |= scoring->critical;
         needs.values |= traits.values || (custom && scoring->scorer->reads & EDGEKV_READS_VALUES);
         needs.ragged |= traits.ragged;
-        needs.before_rope |= traits.before_rope || traits.ahead;
+        needs.before_rope |= traits.before_rope;
         if (custom) {
             needs.custom_reads |= scoring->scorer->reads | EDGEKV_READS_POSITIONS;
         }

@@ -22,7 +22,7 @@ void Compaction::check_provided() const {
     const bool     probed = params_.probed != 0 && rows > 0;
     const bool     fits   = (probed || rows <= cache_.params_.n_query_rows) && (!traits_.accumulates || cache_.params_.accumulates) &&
                       (!policy_.critical || cache_.params_.wo_norms) &&
-                      (!(traits_.before_rope || traits_.ahead) || cache_.params_.before_rope) &&
+                      (!traits_.before_rope || cache_.params_.before_rope) &&
                       (cache_.shape.latent_dim_v == 0 || !traits_.values) &&
                       (!custom || ((policy_.scorer->reads | EDGEKV_READS_POSITIONS) & ~cache_.params_.custom_reads) == 0);
     if (!fits) {

@@ -50,7 +50,6 @@ class Compaction {
     // heads.cpp
     Rows        rows_of_head(uint32_t layer, bool values, HostRows & host, size_t n) const;
     Rows        keys_before_rope(uint32_t layer, HostRows & host, const HeadView & head) const;
-    void        turn_ahead(uint32_t layer, uint32_t n_rows, Scratch & scratch) const;
     void        score_head(uint32_t layer, uint32_t head, const QueryRows & rows, Scratch & scratch);
     void        choose_head(uint32_t layer, uint32_t head, Scratch & scratch);
 

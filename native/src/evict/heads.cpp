@@ -21,27 +21,6 @@ Rows Compaction::keys_before_rope(uint32_t il, HostRows & host, const HeadView &
                 work_.undo[il].turns() ? &work_.undo[il] : nullptr, head.rope_positions());
 }
 
-// Turn the queries of one KV head in scratch.window to what they would be, on average, at the next n_ahead positions.
-void Compaction::turn_ahead(uint32_t il, uint32_t n_rows, Scratch & scratch) const {
-    const edgekv_layer & layer = layers_[il];
-    const RopeUndo &     undo  = work_.undo[il];
-    if (!undo.turns()) {
-        return;
-    }
-    float * mean = scratch.anchor.data();
-    undo.write_mean_turn(policy_.n_ahead, mean);
-    for (size_t i = 0; i < size_t(layer.n_group) * n_rows; ++i) {
-        float * row = scratch.window.data() + i * layer.head_dim_k;
-        if (cache_.rotation_ > 0) {
-            rotate_hadamard(row, layer.head_dim_k, cache_.rotation_);
-        }
-        undo.turn_ahead(row, cache_.n_past - scratch.positions[i % n_rows], mean);
-        if (cache_.rotation_ > 0) {
-            rotate_hadamard(row, layer.head_dim_k, cache_.rotation_);
-        }
-    }
-}
-
 // Call f(where to write what is found out about a head, what policies see of its cells).
 template <typename F>
 void Compaction::with_head(uint32_t il, uint32_t g, const QueryRows & rows, bool keys, bool values, Scratch & scratch, F f) {
@@ -68,9 +47,6 @@ void Compaction::with_head(uint32_t il, uint32_t g, const QueryRows & rows, bool
                                               cache_.n_past - cache_.rope_past, work_.turn_of(il), scratch.window.data(),
                                               scratch.positions.data(), devices_.queries(il, rows));
         queries.n_seen = scratch.positions[n_rows - 1] + 1;
-    }
-    if (n_rows > 0 && traits_.ahead) { // no graph scores for it, so the queries are here
-        turn_ahead(il, n_rows, scratch);
     }
     const bool  has_past = traits_.carries_on(params_.generating != 0);
     const bool  undone   = keys && traits_.before_rope;

@@ -173,20 +173,6 @@ void add_norm1(const float * rows, size_t stride, size_t n_rows, const float * p
     std::memcpy(sums, all_sums, sizeof(all_sums));
 }
 
-void add_squares(const float * rows, size_t n_rows, const float * panel, size_t depth, float * sums) {
-    each_product<n_rows_at_once>({ rows, depth, 1 }, n_rows, panel, depth, [&](size_t row, const Vector (&product)[n_parts]) {
-        Vector squares = product[0] * product[0];
-        for (size_t p = 1; p < n_parts; ++p) {
-            squares += product[p] * product[p];
-        }
-        float lanes[width];
-        store(lanes, squares);
-        for (const float lane : lanes) {
-            sums[row] += lane;
-        }
-    });
-}
-
 bool add_attention(const float * rows, size_t n_rows, const float * panel, size_t depth, const int32_t * positions,
                    const int32_t * limits, float softcap, const float * sinks, const float * lane_factors, float * logits, float * weights) {
     int32_t first_limit = limits[0]; // what all lanes see
@@ -265,7 +251,7 @@ void EDGEKV_OF_SET(largest_weights_)(const KeyTile & tile, const float * log_sum
 extern const Kernels EDGEKV_OF_SET(kernels_);
 const Kernels        EDGEKV_OF_SET(kernels_) = {
     EDGEKV_TEXT(EDGEKV_INSTRUCTIONS), dot, squared_distance, add_scaled, dots, squares, add_weighted,
-    turn_back, rotate, add_norm1, add_attention, add_squares, sum_lanes, EDGEKV_OF_SET(attend_tile_), EDGEKV_OF_SET(attend_panel_),
+    turn_back, rotate, add_norm1, add_attention, sum_lanes, EDGEKV_OF_SET(attend_tile_), EDGEKV_OF_SET(attend_panel_),
     EDGEKV_OF_SET(add_exponentials_), EDGEKV_OF_SET(largest_weights_),
 };
 

@@ -88,9 +88,6 @@ struct Kernels {
                           const int32_t * limits, float softcap, const float * sinks, const float * lane_factors, float * logits,
                           float * weights);
 
-    // Add to sums (n_rows,) the squares of the products of rows (n_rows, depth) with the columns of panel (depth, n_lanes).
-    void (*add_squares)(const float * rows, size_t n_rows, const float * panel, size_t depth, float * sums);
-
     // Sums of rows (n, n_lanes), one for each row.
     void (*sum_lanes)(const float * rows, size_t n, float * sums);
 

@@ -4,7 +4,6 @@
 #include "kernels/kernels.h"
 #include "rope/rope_angles.h"
 
-#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -24,31 +23,6 @@ class RopeUndo {
     // row, as floats and not rotated: turned at `position` -> at position 0
     void turn_back(float * row, int32_t position) const {
         kernels().turn_back(row + first_, turns_.data(), turns_.size(), neighbours_, position);
-    }
-
-    // Cosines of all pairs, then sines, of the mean of turns by 0, 1, ... n - 1 positions: geometric sums of exp(i w).
-    void write_mean_turn(uint32_t n, float * mean) const {
-        for (size_t i = 0; i < turns_.size(); ++i) {
-            const double half   = turns_[i] * 3.141592653589793;
-            const double length = std::sin(half) == 0.0 ? 1.0 : std::sin(half * n) / (n * std::sin(half));
-
-            mean[i]                 = static_cast<float>(length * std::cos(half * (n - 1)));
-            mean[i + turns_.size()] = static_cast<float>(length * std::sin(half * (n - 1)));
-        }
-    }
-
-    // The same row: turned at a position -> what that mean makes of it from `delta` positions further on.
-    void turn_ahead(float * row, int32_t delta, const float * mean) const {
-        turn_back(row, -delta);
-        const size_t n = turns_.size();
-        for (size_t i = 0; i < n; ++i) {
-            float &     a = row[first_ + (neighbours_ ? 2 * i : i)];
-            float &     b = row[first_ + (neighbours_ ? 2 * i + 1 : i + n)];
-            const float x = a, y = b;
-
-            a = x * mean[i] - y * mean[i + n];
-            b = x * mean[i + n] + y * mean[i];
-        }
     }
 
   private:

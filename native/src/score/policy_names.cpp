@@ -134,13 +134,6 @@ const std::vector<Named> & bases() {
             flag("value_prior", EDGEKV_AHAKV_VALUE_PRIOR), protects("protect_recent") } },
         { "h2o", base(EDGEKV_BASE_H2O), {} },
         { "tova", base(EDGEKV_BASE_TOVA), {} },
-        { "expected",
-          [](edgekv_policy & policy) {
-              base(EDGEKV_BASE_EXPECTED, 1, 128, EDGEKV_EXPECTED_COVARIANCE)(policy);
-              policy.n_ahead = 512;
-          },
-          { kernel(), pool(), rows("window", "W"), number("future", &edgekv_policy::n_ahead, 1u, 1u << 20),
-            flag("covariance", EDGEKV_EXPECTED_COVARIANCE) } },
         { "l2norm", base(EDGEKV_BASE_L2NORM), { kernel(), pool() } },
         { "sink", base(EDGEKV_BASE_SINK), { protects("n_sink") } },
         { "random", base(EDGEKV_BASE_RANDOM), { kernel(), pool(), number("seed", &edgekv_policy::seed, uint64_t(0), UINT64_MAX) } },

@@ -60,8 +60,6 @@ void score_attention(const edgekv_policy & policy, const Cells & cells, uint32_t
 // lambda_i = sqrt(2 ln(i / k) / d) for each of the newest n rows (AhaKV eq. 12), i tokens seen and k the budget.
 void step_gains(const edgekv_policy & policy, const edgekv_queries & queries, size_t n_rows, uint32_t budget, float * gains);
 
-// Expected attention (arXiv:2510.00636): of queries whose mean and covariance are those of the rows.
-void score_expected(const edgekv_policy & policy, const Cells & cells, Scratch & scratch, float * scores);
 
 // CAOTE (arXiv:2504.14051, eq. 20 to 23): from weights (n,) the output error c (n,) of each of the first n_alive cells of
 // `order`; the others keep what they have. cells.of_values: how far each value is from the mean of all by write_mean_weights, or

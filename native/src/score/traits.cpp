@@ -20,7 +20,6 @@ struct Row {
     Queries  queries;
     bool     accumulates; // rows are added to what a cell carries
     bool     comparable; // a score, made a weight, means the same in every head
-    bool     ahead; // queries are those of positions to come
     uint32_t before_rope;
     uint32_t value_prior;
     uint32_t sharpened;
@@ -33,19 +32,18 @@ constexpr uint32_t before = EDGEKV_KEYDIFF_BEFORE_ROPE;
 
 // By enum edgekv_base.
 constexpr Row formulas[] = {
-    //             keys   queries            accumulates comparable ahead  before_rope value_prior sharpened recent formula
-    /* SINK     */ { false, Queries::none,    false,      false,     false, 0,      0,     0,    0,      score_sink },
-    /* RANDOM   */ { false, Queries::none,    false,      false,     false, 0,      0,     0,    0,      score_random },
-    /* KEYDIFF  */ { true,  Queries::none,    false,      true,      false, before, 0,     0,    0,      score_keydiff },
-    /* L2NORM   */ { true,  Queries::none,    false,      true,      false, 0,      0,     0,    0,      score_l2norm },
-    /* H2O      */ { true,  Queries::every,   true,       true,      false, 0,      0,     0,    0,      nullptr },
-    /* TOVA     */ { true,  Queries::newest,  false,      true,      false, 0,      0,     0,    0,      nullptr },
-    /* SNAPKV   */ { true,  Queries::some,    false,      true,      false, 0,      0,     0,    0,      nullptr },
-    /* AHAKV    */ { true,  Queries::some,    true,       true,      false, 0,      prior, gain, recent, nullptr },
-    /* CUSTOM   */ { false, Queries::scorers, false,      false,     false, 0,      0,     0,    0,      nullptr },
-    /* EXPECTED */ { true,  Queries::some,    false,      true,      true,  0,      0,     0,    0,      score_expected },
+    //             keys   queries            accumulates comparable before_rope value_prior sharpened recent formula
+    /* SINK     */ { false, Queries::none,    false,      false,     0,      0,     0,    0,      score_sink },
+    /* RANDOM   */ { false, Queries::none,    false,      false,     0,      0,     0,    0,      score_random },
+    /* KEYDIFF  */ { true,  Queries::none,    false,      true,      before, 0,     0,    0,      score_keydiff },
+    /* L2NORM   */ { true,  Queries::none,    false,      true,      0,      0,     0,    0,      score_l2norm },
+    /* H2O      */ { true,  Queries::every,   true,       true,      0,      0,     0,    0,      nullptr },
+    /* TOVA     */ { true,  Queries::newest,  false,      true,      0,      0,     0,    0,      nullptr },
+    /* SNAPKV   */ { true,  Queries::some,    false,      true,      0,      0,     0,    0,      nullptr },
+    /* AHAKV    */ { true,  Queries::some,    true,       true,      0,      prior, gain, recent, nullptr },
+    /* CUSTOM   */ { false, Queries::scorers, false,      false,     0,      0,     0,    0,      nullptr },
 };
-static_assert(std::size(formulas) == EDGEKV_BASE_EXPECTED + 1);
+static_assert(std::size(formulas) == EDGEKV_BASE_CUSTOM + 1);
 
 // Whether heads compete for cells by their scores.
 bool competes(const edgekv_policy & policy) { return policy.spread != EDGEKV_SPREAD_HEAD; }
@@ -79,7 +77,6 @@ Traits traits_of(const edgekv_policy & policy) {
     traits.value_prior = (policy.flags & row.value_prior) != 0;
     traits.values      = policy.weigh != EDGEKV_WEIGH_NONE || traits.value_prior;
     traits.before_rope = (policy.flags & row.before_rope) != 0;
-    traits.ahead       = row.ahead;
     traits.sharpened   = (policy.flags & row.sharpened) != 0;
     traits.largest     = policy.base == EDGEKV_BASE_SNAPKV && policy.aggregate == EDGEKV_AGGREGATE_MAX;
     traits.accumulates = row.accumulates;
@@ -117,7 +114,6 @@ void check(const edgekv_policy & policy) {
             "policy.spread compares the scores of heads: those of SINK, RANDOM and CUSTOM cannot be");
     require(policy.spread != EDGEKV_SPREAD_MODEL || policy.pyramid == 0.0,
             "policy.pyramid gives every layer a budget of its own, and policy.spread MODEL none");
-    require(!formulas[policy.base].ahead || policy.n_ahead > 0, "policy.n_ahead must be at least 1");
     require(formulas[policy.base].queries != Queries::some || policy.rows > 0, "policy.rows must be at least 1");
     if (policy.base == EDGEKV_BASE_CUSTOM) {
         require(policy.scorer != nullptr && policy.scorer->score != nullptr, "policy.scorer is NULL");

@@ -20,7 +20,6 @@ struct Traits {
     bool     values;      // and those of cells, by base scores or what follows them
     bool     value_prior; // by base scores
     bool     before_rope; // keys as they were then
-    bool     ahead;       // queries as they would be at positions to come
     bool     sharpened;   // attention, by gains of its own
     bool     largest;     // of the attention of all rows and query heads, and not the mean
     bool     accumulates; // a score is carried with every cell, to which every row is added once
