@@ -92,7 +92,6 @@ class Policy(Input):
         ("seed", c.c_uint64),
         ("flags", c.c_uint32),
         *members(c.c_int32, "softmax weigh"),
-        ("rounds", c.c_uint32),
         ("critical", c.c_int32),
         *members(c.c_double, "alpha mass epsilon"),
         *members(c.c_int32, "aggregate pool_rows spread"),

@@ -128,7 +128,7 @@ class Policy:
 
     def native_fields(self) -> dict[str, Any]:
         """Return the fields of the native `struct edgekv_policy`."""
-        return {"base": self.native_base, "kernel": 1, "rounds": 1}
+        return {"base": self.native_base, "kernel": 1}
 
     @property
     def base(self) -> Policy:

@@ -9,10 +9,8 @@ import numpy as np
 
 from edgekv.errors import ConfigError
 
-from .base import option, required_budget
 from .head import Head
-from .selection import Protection, by_position, checked_protection
-from .types import Floats, Indices, Scores
+from .types import Floats, Scores
 from .wrappers import Wrapper
 
 EPSILON = 1e-6  # floor of 1 - h
@@ -25,9 +23,8 @@ class Caote(Wrapper):
     c[j] = h[j] / (1 - h[j]) * norm2(X - V[j]),  h = score / sum(score),  X = sum_j h[j] V[j]        (eq. 20 to 22)
 
     For the attention weights of one query this is exactly how far the output moves when one cell is evicted (Theorem
-    3.2). The paper ranks cells once, however many must go. `rounds` evicts in that many equal steps, and computes h and
-    X anew over the cells that are left (appendix B says why). Scores that may be negative (`keydiff`, `l2norm`) become
-    weights by a softmax over the head's cells.
+    3.2). Cells are ranked once, however many must go, as in the paper. Scores that may be negative (`keydiff`, `l2norm`)
+    become weights by a softmax over the head's cells.
 
     For a cell that holds nearly all the weight, X - V and 1 - h are mostly rounding error. Its score is then calculated
     as in the theorem, norm2(V[j] - X without j). If the other cells have no weight at all, they count equally.
@@ -38,8 +35,6 @@ class Caote(Wrapper):
     summary = "weigh a score by how far the attention output moves without the cell"
     wrapper_reads = frozenset({"values"})
     native_weigh: ClassVar[int] = 1
-
-    rounds: int = option(1, "steps in which cells are evicted", minimum=1, maximum=64)
 
     def score(self, head: Head) -> Scores:
         return self._errors(self.weighed(head), head)
@@ -61,21 +56,8 @@ class Caote(Wrapper):
             changes[heavy] = np.linalg.norm(values[heavy] - without)
         return changes
 
-    def keep(self, head: Head, protection: Protection, budget: int | None = None) -> Indices:
-        budget = required_budget(head) if budget is None else budget
-        weights = self.weighed(head)
-        stays = checked_protection(self._errors(weights, head), head.positions, budget, protection)
-        cells = np.arange(len(weights))
-        n_evict = max(0, len(weights) - budget)
-        for i in range(self.rounds):
-            goes = n_evict * (i + 1) // self.rounds - n_evict * i // self.rounds
-            scores = self._errors(weights[cells], head.at(cells))
-            rank = np.lexsort((head.positions[cells], scores, stays[cells]))
-            cells = np.sort(cells[rank[goes:]])
-        return by_position(cells, head.positions)
-
     def native_fields(self) -> dict[str, Any]:
-        return super().native_fields() | {"weigh": self.native_weigh, "rounds": self.rounds}
+        return super().native_fields() | {"weigh": self.native_weigh}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from edgekv.errors import ConfigError, PolicyError
+from edgekv.errors import ConfigError
 
 from .base import option, required_budget
 from .head import Head
@@ -48,11 +48,6 @@ class Critical(Wrapper):
     )
     epsilon: float = option(1e-4, "what stage 2 adds to every score", minimum=0.0, maximum=1.0)
     relative: bool = option(False, "epsilon is a share of the mean weight 1/n of the head's n cells", of_paper=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if getattr(self.inner, "rounds", 1) > 1:
-            raise PolicyError(f"critical selects in two stages, and cannot follow {self.inner.spec}; use rounds=1")
 
     def score(self, head: Head) -> Scores:
         return self._second(self.weighed(head), head)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -82,11 +82,6 @@ class Head:
         queries, positions = self.rows()
         for first, end in itertools.pairwise((0, *self.part_ends)):
             yield replace(self, queries=queries[:, first:end], query_positions=positions[first:end], part_ends=())
-
-    def at(self, cells: Sequence[int] | Indices) -> Head:
-        """Return the head with only some of its cells."""
-        names = ("keys", "positions", "values", "accumulated", "wo_norm")
-        return replace(self, **{name: a[cells] for name in names if (a := getattr(self, name)) is not None})
 
 
 def largest_of_parts(formula: Callable[[Any, Head], Scores]) -> Callable[[Any, Head], Scores]:

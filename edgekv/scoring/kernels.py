@@ -60,7 +60,7 @@ def head_budgets(policy: Policy, heads: Sequence[Head], protection: Protection) 
     if policy.spread == "head":
         return policy.head_budgets(heads, protection)
     fields = policy.native_fields()
-    weights = [_score(fields | {"weigh": 0, "rounds": 1, "critical": 0}, head) for head in heads]
+    weights = [_score(fields | {"weigh": 0, "critical": 0}, head) for head in heads]
     scored = [structs.Scored.of(scores, head.positions) for scores, head in zip(weights, heads, strict=True)]
     budgets = np.empty(len(heads), dtype=np.uint32)
     library.call(

@@ -135,7 +135,6 @@ struct edgekv_policy {
     uint32_t flags;    // sum of enum edgekv_keydiff_flag or edgekv_ahakv_flag
     int32_t  softmax;  // nonzero: what follows gets a softmax of the base scores
     int32_t  weigh;    // enum edgekv_weigh
-    uint32_t rounds;   // equal steps in which `weigh` evicts, 1 to 64
     int32_t  critical; // enum edgekv_critical: the share alpha by score, the rest by (score + e) * wo_norm
     double   alpha;
     double   mass;     // of `critical`: by score as few cells as hold this share of all scores, in place of alpha; 0 = alpha

@@ -120,7 +120,6 @@ int main(int argc, char ** argv) {
     }
     const edgekv_protection protection = edgekv_protection_default();
     edgekv_policy policy = edgekv_policy_default();
-    policy.rounds = 1;
     policy.kernel = 1;
     edgekv_compaction_params params = edgekv_compaction_params_default();
     params.policy     = &policy;

@@ -133,7 +133,6 @@ inline edgekv_policy policy_of(int32_t base, int32_t anchor = EDGEKV_ANCHOR_UNIT
     policy.base          = base;
     policy.anchor        = anchor;
     policy.kernel        = 1;
-    policy.rounds        = 1;
     policy.rows          = 8;
     policy.seed          = 11;
     return policy;

@@ -252,7 +252,6 @@ static edgekv_policy policy_of(int32_t base, uint32_t kernel = 1, int32_t pool =
     policy.base          = base;
     policy.kernel        = kernel;
     policy.pool          = pool;
-    policy.rounds        = 1;
     policy.rows          = 2;
     return policy;
 }
@@ -353,23 +352,9 @@ static void test_policies_that_cannot_be() {
     policy.metric = EDGEKV_METRIC_DOT;
     CHECK(status(policy) == EDGEKV_STATUS_INVALID_ARGUMENT);
 
-    policy        = policy_of(EDGEKV_BASE_SNAPKV);
-    policy.rounds = 2; // of what?
-    CHECK(status(policy) == EDGEKV_STATUS_INVALID_ARGUMENT);
-    policy.weigh = EDGEKV_WEIGH_CAOTE;
-    CHECK(status(policy) == EDGEKV_STATUS_OK);
-    for (const uint32_t rounds : { 0u, 65u, 4000000000u, UINT32_MAX }) {
-        policy.rounds = rounds;
-        CHECK(status(policy) == EDGEKV_STATUS_INVALID_ARGUMENT);
-    }
-    policy.rounds = 64;
-    CHECK(status(policy) == EDGEKV_STATUS_OK);
-    policy.rounds = 2;
+    policy          = policy_of(EDGEKV_BASE_SNAPKV);
     policy.critical = 1;
-    CHECK(status(policy) == EDGEKV_STATUS_INVALID_ARGUMENT);
-    policy.rounds = 1;
-    CHECK(status(policy) == EDGEKV_STATUS_OK);
-    policy.mass = 1.5;
+    policy.mass     = 1.5;
     CHECK(status(policy) == EDGEKV_STATUS_INVALID_ARGUMENT);
     policy.mass  = 0.0;
     policy.alpha = 1.5;

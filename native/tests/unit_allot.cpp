@@ -18,7 +18,6 @@ static edgekv_policy sharing_policy(double safeguard, double pyramid = 0.0) {
     edgekv_policy policy = edgekv_policy_default();
     policy.base          = EDGEKV_BASE_TOVA;
     policy.kernel        = 1;
-    policy.rounds        = 1;
     policy.spread        = EDGEKV_SPREAD_LAYER;
     policy.safeguard     = safeguard;
     policy.pyramid       = pyramid;

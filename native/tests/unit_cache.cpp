@@ -71,7 +71,6 @@ void test_compaction(const Model & model, const char * kv_type) {
     policies.back().flags = EDGEKV_AHAKV_FLOOR | EDGEKV_AHAKV_STEP_GAIN | EDGEKV_AHAKV_VALUE_PRIOR; // every row
     policies.push_back(policy_of(EDGEKV_BASE_SNAPKV));
     policies.back().weigh  = EDGEKV_WEIGH_CAOTE;
-    policies.back().rounds = 3;
     policies.push_back(policy_of(EDGEKV_BASE_KEYDIFF));
     policies.back().softmax  = 1;
     policies.back().weigh    = EDGEKV_WEIGH_FASTCAOTE;

@@ -74,7 +74,7 @@ SHARED = [  # heads or layers differ in how many cells they keep
     "snapkv(window=20)+caote+ada",
     "snapkv+critical+ada(scope=model)",
 ]
-STAGED = ["keydiff(anchor=median)", "snapkv(pool_rows=on)", "keydiff+caote(rounds=2)"]
+STAGED = ["keydiff(anchor=median)", "snapkv(pool_rows=on)"]
 KV_TYPES = ["f16", "q8_0", "q4_0"]
 HEADS = {"n_layer": 2, "n_head_kv": 2}
 UNEVEN_HEADS = {name: UNEVEN[name] for name in HEADS}

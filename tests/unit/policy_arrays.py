@@ -50,15 +50,14 @@ VARIANTS = [
     "keydiff(anchor=pairwise, kernel=15)+fastcaote",
     "ahakv(value_prior=off)+caote+critical(alpha=0.75)",
 ]
-ROUNDS = ["tova+caote(rounds=3)", "snapkv+fastcaote(rounds=4)", "keydiff+caote(rounds=2)", "h2o+caote(rounds=64)"]
 
 
 SHARED = [  # specs whose heads may keep different numbers of cells
     *(f"{base}+ada" for base in ("h2o", "tova", "snapkv", "ahakv", "keydiff", "l2norm")),
     "snapkv+ada(scope=model)",
-    "tova+caote(rounds=3)+ada",
+    "tova+caote+ada",
     "ahakv+fastcaote+ada(safeguard=0)",
-    "ahakv(floor=off)+caote(rounds=2)+ada",
+    "ahakv(floor=off)+caote+ada",
     "snapkv+critical+ada",
     "snapkv(pool=max, pool_rows=on)+ada",
     "snapkv(aggregate=max)+critical(epsilon=0.1, relative=on)+ada",
@@ -84,7 +83,7 @@ def legal_combinations():
 
 COMBINATIONS = list(legal_combinations())
 ONE_RANKING = list(dict.fromkeys([*COMBINATIONS, *KEYDIFFS, *VARIANTS]))  # specs that rank once, or in two stages
-EQUAL = [*ONE_RANKING, *ROUNDS, "random+pyramid"]  # specs whose heads all keep as many
+EQUAL = [*ONE_RANKING, "random+pyramid"]  # specs whose heads all keep as many
 SPECS = [*EQUAL, *SHARED]
 
 

@@ -300,7 +300,7 @@ def test_within_a_head_what_ada_wraps_chooses(spec, backend):
         assert len(policy.keep(head, protection)) == head.budget == arguments["budget"]
 
 
-@pytest.mark.parametrize("wrapping", ["", "+critical", "+caote(rounds=2)"])
+@pytest.mark.parametrize("wrapping", ["", "+critical", "+caote"])
 def test_gains_follow_the_mean_budget(wrapping):
     """A wide head has more cells than tokens were seen: by its own budget AhaKV would see nothing (lambda = 0)."""
     spec = f"ahakv(floor=off, value_prior=off){wrapping}+ada(safeguard=0)"

@@ -110,7 +110,7 @@ def test_a_cell_that_holds_all_weight(gap, backend):
         assert np.argmax(scores) == 11
         if gap < 80:  # beyond that the others have no weight in float32
             np.testing.assert_allclose(scores[11], share * np.linalg.norm(values[11] - without), rtol=1e-5)
-        for spec in ("tova+caote", "tova+caote(rounds=5)", "tova+fastcaote", "tova+fastcaote(rounds=5)"):
+        for spec in ("tova+caote", "tova+fastcaote"):
             (kept,) = select(spec, **head, budget=3, backend=backend)
             assert 11 in kept
 
@@ -128,47 +128,7 @@ def test_cells_without_any_weight(backend):
     np.testing.assert_array_equal(score("tova+caote", **head | alone, backend=backend), [[0]])
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("wrapper", ["caote", "fastcaote"])
-def test_rounds_change_the_output_less_than_one_ranking(wrapper, backend):
-    """On the average of many heads, and the more rounds the less (appendix B)."""
-    errors = []
-    for rounds in (1, 4, 40):
-        spec = f"tova+{wrapper}(rounds={rounds})"
-        kept = ((head, select(spec, **head, budget=24, backend=backend)) for head in HEADS)
-        errors.append(np.mean([error(head, cells) for head, (cells,) in kept]))
-    assert errors[0] > 1.03 * errors[1] > 1.03**2 * errors[2]
-
-
-HEADS = [random_head(seed, 64) for seed in range(60)]
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_round_for_every_cell_evicts_the_least_error_of_those_left(backend):
-    """Greedy, by hand: one cell after the other, each time over the survivors."""
-    for seed in range(5):
-        head = random_head(seed, 20)
-        left = list(range(20))
-        while len(left) > 8:
-            before = output(head, left)
-            changes = {j: np.linalg.norm(before - output(head, [i for i in left if i != j])) for j in left}
-            left.remove(min(changes, key=changes.get))
-        (kept,) = select("tova+caote(rounds=12)", **head, budget=8, backend=backend)
-        assert set(kept) == set(left)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("rounds", [1, 2, 7, 64])
-def test_rounds_evict_as_many_as_must_go(rounds, backend):
-    """More rounds than cells to evict are possible; protected cells outlast every round."""
-    head = random_head(7, 40)
-    for budget in (1, 5, 33, 39, 40):
-        (kept,) = select(f"tova+caote(rounds={rounds})", **head, budget=budget, recent=1, backend=backend)
-        assert len(set(kept)) == budget
-        assert int(np.argmax(head["positions"][0])) in kept
-
-
-@pytest.mark.parametrize("spec", ["tova+caote", "tova+fastcaote(rounds=2)"])
+@pytest.mark.parametrize("spec", ["tova+caote", "tova+fastcaote"])
 def test_values_are_needed(spec):
     head = random_head(0, 10) | {"values": None}
     with pytest.raises(ConfigError, match=r"reads values; give values="):

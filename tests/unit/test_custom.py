@@ -175,7 +175,7 @@ def test_no_cells_no_call(register):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
-    "tail", ["", "+caote", "+fastcaote(rounds=3)", "+critical", "+caote+critical(alpha=0.25)", "+caote+pyramid"]
+    "tail", ["", "+caote", "+fastcaote", "+critical", "+caote+critical(alpha=0.25)", "+caote+pyramid"]
 )
 @pytest.mark.parametrize(
     ("own", "weights", "built_in"), [(negative_norm, False, "l2norm"), (newest_attention, True, "tova")]

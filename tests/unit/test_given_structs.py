@@ -20,12 +20,12 @@ def pointer(struct):
 
 
 ROWS = structs.Rows(0, KEYS.ctypes.data, 6, 8, 2, 0)
-POLICY, PROTECTION = structs.Policy(base=0, kernel=1, rounds=1), structs.Protection()
+POLICY, PROTECTION = structs.Policy(base=0, kernel=1), structs.Protection()
 CELLS = structs.Cells.of(ROWS, None, POSITIONS, None, None, 0, 0)
 QUERIES = structs.Queries.of(np.ones((1, 2, 2), np.float32), np.arange(4, 6, dtype=np.int32), 1.0, 0.0, 6)
-TOVA = structs.Policy(base=5, kernel=1, rounds=1)
+TOVA = structs.Policy(base=5, kernel=1)
 SCORE_LAYER = structs.ScoreLayer(lambda _user_data, _view, _scores: 0)
-SHARING = structs.Policy(base=5, kernel=1, rounds=1, spread=1)
+SHARING = structs.Policy(base=5, kernel=1, spread=1)
 
 
 def score(policy=POLICY, cells=CELLS, queries=None):
@@ -35,7 +35,7 @@ def score(policy=POLICY, cells=CELLS, queries=None):
 
 
 def score_rows(rows):
-    return score(structs.Policy(base=3, kernel=1, rounds=1), structs.Cells.of(rows, None, POSITIONS, None, None, 0, 0))
+    return score(structs.Policy(base=3, kernel=1), structs.Cells.of(rows, None, POSITIONS, None, None, 0, 0))
 
 
 def select(protection):
@@ -59,7 +59,7 @@ def needs_of(policy, params):
 
 
 def needs_of_scorer(scorer):
-    policy = structs.Policy(base=8, kernel=1, rounds=1)
+    policy = structs.Policy(base=8, kernel=1)
     policy.scorer = c.addressof(scorer)
     return needs_of(policy, structs.CacheParams())
 

@@ -238,9 +238,7 @@ def test_keys_of_norm_zero(exported):
         "twice.onnx.onnx",
     ],
 )
-@pytest.mark.parametrize(
-    "tail", ["", "(window=5)", "(weights=True)+caote", "+fastcaote(rounds=3)", "(window=5)+caote+critical"]
-)
+@pytest.mark.parametrize("tail", ["", "(window=5)", "(weights=True)+caote", "+fastcaote", "(window=5)+caote+critical"])
 def test_paths_may_hold_anything(graph, monkeypatch, tmp_path, name, tail):
     graph(
         ("MatMul", ["keys", "column"], ["product"]),
@@ -265,8 +263,8 @@ def test_paths_may_hold_anything(graph, monkeypatch, tmp_path, name, tail):
 
 def test_spaces_around_the_parts(graph):
     spec = graph(NEWEST, inputs=("positions",))
-    policy = parse_policy(f"  onnx: {spec[5:]} ( weights = true ) + fastcaote ( rounds = 2 ) ")
-    assert policy.spec == f"{spec}(weights=True)+fastcaote(rounds=2)"
+    policy = parse_policy(f"  onnx: {spec[5:]} ( weights = true ) + critical ( alpha = 0.25 ) ")
+    assert policy.spec == f"{spec}(weights=True)+critical(alpha=0.25)"
 
 
 def test_home_is_expanded(graph, monkeypatch, tmp_path):
@@ -288,7 +286,7 @@ def test_home_is_expanded(graph, monkeypatch, tmp_path):
         ("(window=3, window=3)", "onnx is given window= twice"),
         ("(window=3)", "the graph takes no queries; leave window= out"),
         ("+coate", "wrapper 'coate' is unknown; possible: caote"),
-        ("+caote(rounds=0)", r"caote\(rounds=0\): a value in \[1, 64\] is needed"),
+        ("+critical(alpha=2)", r"critical\(alpha=2\): a value in \[0.0, 1.0\] is needed"),
         ("+", "is not spelt base"),
         ("(window=3", "names no graph; spell it onnx:PATH.onnx"),
         (")", "names no graph"),

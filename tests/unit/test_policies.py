@@ -229,16 +229,6 @@ def test_ties_keep_the_later_position(spec, backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_rounds_keep_the_later_of_ties_too(backend):
-    """Equal keys and values: every error is 0 in every round."""
-    positions = np.random.default_rng(2).permutation(40)[None]
-    ones = np.ones((1, 40, 32))
-    arguments = {"keys": ones, "values": ones, "positions": positions, "queries": ones[:, :1]}
-    (kept,) = select("tova+caote(rounds=7)", **arguments, budget=10, n_sink=2, backend=backend)
-    np.testing.assert_array_equal(positions[0][kept], [0, 1, *range(32, 40)])
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("wrapping", ["", "+caote", "+critical"])
 @pytest.mark.parametrize("window", [1, 5, 9])
 def test_snapkv_protects_its_window(window, wrapping, backend):

@@ -101,7 +101,7 @@ std::vector<float *> Devices::write_means(size_t pool, bool without_heavy, Scrat
 // others.
 void Devices::measure_values(Scratch & scratch) {
     std::fill(valued_.begin(), valued_.end(), uint8_t(0));
-    for (size_t p = 0; policy_.weigh != EDGEKV_WEIGH_NONE && policy_.rounds == 1 && p < work_.graphs.size(); ++p) {
+    for (size_t p = 0; policy_.weigh != EDGEKV_WEIGH_NONE && p < work_.graphs.size(); ++p) {
         float * of_values = work_.cells.at(flat_.pools()[p].offset).of_value;
         if (!work_.graphs[p] || of_values == nullptr) {
             continue;

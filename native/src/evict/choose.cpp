@@ -20,27 +20,6 @@ void second_stage(const edgekv_policy & policy, const Cells & cells, const float
     }
 }
 
-// Evict by CAOTE in equal steps, with weights and output over the survivors anew each time. ranked: all cells, by any scores
-void choose_in_rounds(const edgekv_policy & policy, const Cells & cells, const float * weights, const Ranked & ranked,
-                      const edgekv_protection & protection, size_t budget, Scratch & scratch, uint8_t * keep) {
-    const size_t n       = cells.keys.n();
-    const size_t n_evict = n - std::min(n, budget);
-    uint32_t *   alive   = scratch.alive.data();
-    float *      errors  = scratch.prior.data();
-    size_t       n_alive = n;
-    Ranked       left    = ranked;
-    left.scores          = errors;
-    left.order           = alive;
-    std::copy_n(cells.order, n, alive);
-    for (uint32_t round = 1; round <= policy.rounds; ++round) {
-        const size_t n_left = n - n_evict * round / policy.rounds;
-        score_caote(policy, cells, weights, alive, n_alive, scratch, errors);
-        left.n = n_alive;
-        select(left, n_left, protection, scratch.line.data(), keep);
-        n_alive = std::remove_if(alive, alive + n_alive, [&](uint32_t cell) { return keep[cell] == 0; }) - alive;
-    }
-}
-
 } // namespace
 
 void check(const edgekv_policy & policy, const Cells & cells, uint32_t budget) {
@@ -78,10 +57,6 @@ void choose(const edgekv_policy & policy, const Cells & cells, float * weights, 
     Ranked       ranked = { weights, cells.positions, cells.order, n };
     if (policy.weigh != EDGEKV_WEIGH_NONE || policy.critical) { // others only rank, and a softmax of floats may end in ties
         normalise(policy, n, weights);
-    }
-    if (policy.rounds > 1) {
-        choose_in_rounds(policy, cells, weights, ranked, protection, n_keep, scratch, keep);
-        return;
     }
     if (policy.weigh != EDGEKV_WEIGH_NONE) {
         score_caote(policy, cells, weights, cells.order, n, scratch, scratch.prior.data());

@@ -73,7 +73,6 @@ template <> edgekv_policy default_of<edgekv_policy>() {
     edgekv_policy policy = zeros<edgekv_policy>();
     policy.base          = EDGEKV_BASE_KEYDIFF;
     policy.kernel        = 1;
-    policy.rounds        = 1;
     return policy;
 }
 

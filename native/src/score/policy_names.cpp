@@ -101,7 +101,6 @@ Option rows(const char * name, const char * alias = "") {
     option.alias  = alias;
     return option;
 }
-Option rounds() { return number("rounds", &edgekv_policy::rounds, 1u, 64u); }
 
 // What a policy begins as, beside the defaults of the struct.
 std::function<void(edgekv_policy &)> base(int32_t of, uint32_t kernel = 1, uint32_t rows = 0, uint32_t flags = 0) {
@@ -149,8 +148,8 @@ template <typename T> std::function<void(edgekv_policy &)> sets(T edgekv_policy:
 const std::vector<Named> & wrappers() {
     static const std::vector<std::string> weighing = { "caote", "fastcaote" };
     static const std::vector<Named>       all      = {
-        { "caote", sets<int32_t>(&edgekv_policy::weigh, EDGEKV_WEIGH_CAOTE), { rounds() }, {}, true },
-        { "fastcaote", sets<int32_t>(&edgekv_policy::weigh, EDGEKV_WEIGH_FASTCAOTE), { rounds() }, {}, true },
+        { "caote", sets<int32_t>(&edgekv_policy::weigh, EDGEKV_WEIGH_CAOTE), {}, {}, true },
+        { "fastcaote", sets<int32_t>(&edgekv_policy::weigh, EDGEKV_WEIGH_FASTCAOTE), {}, {}, true },
         { "critical",
           [](edgekv_policy & policy) {
               policy.critical = EDGEKV_CRITICAL_ABSOLUTE;

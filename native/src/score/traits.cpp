@@ -10,7 +10,6 @@ namespace edgekv {
 
 namespace {
 
-constexpr uint32_t most_rounds = 64; // each goes over all cells of a head
 
 enum class Queries { none, newest, some, every, scorers }; // `some`: policy.rows of them; `scorers`: as many as a scorer wants
 
@@ -96,12 +95,6 @@ void check(const edgekv_policy & policy) {
     require(policy.anchor != EDGEKV_ANCHOR_PAIRWISE || policy.metric == EDGEKV_METRIC_COSINE,
             "the pairwise anchor goes with the cosine metric only");
     require(policy.weigh >= EDGEKV_WEIGH_NONE && policy.weigh <= EDGEKV_WEIGH_FASTCAOTE, "policy.weigh is unknown");
-    if (policy.rounds < 1 || policy.rounds > most_rounds) {
-        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "policy.rounds = %u is not in [1, %u]; give 1, or the steps in which to evict",
-             policy.rounds, most_rounds);
-    }
-    require(policy.rounds == 1 || (policy.weigh != EDGEKV_WEIGH_NONE && !policy.critical),
-            "policy.rounds goes with policy.weigh, and not with policy.critical");
     require(policy.alpha >= 0.0 && policy.alpha <= 1.0, "policy.alpha is not in [0, 1]");
     require(policy.mass >= 0.0 && policy.mass <= 1.0, "policy.mass is not in [0, 1]");
     require(policy.critical >= EDGEKV_CRITICAL_NONE && policy.critical <= EDGEKV_CRITICAL_RELATIVE, "policy.critical is unknown");
