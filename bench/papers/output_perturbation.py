@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -84,8 +83,7 @@ def kept_cells(
     n_protected = int(protection.mask(layers[0][0].positions).sum())
     budgets = policy.layer_budgets(len(layers), budget, n_protected, largest)
     given = [[replace(head, budget=n) for head in heads] for heads, n in zip(layers, budgets, strict=True)]
-    sharing = [list(itertools.chain(*given))] if policy.spread == "model" else given
-    n_cells = iter([n for heads in sharing for n in policy.head_budgets(heads, protection, largest)])
+    n_cells = iter([n for heads in given for n in policy.head_budgets(heads, protection, largest)])
     return [[policy.keep(head, protection, next(n_cells)) for head in heads] for heads in given]
 
 

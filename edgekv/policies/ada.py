@@ -12,12 +12,11 @@ from edgekv.errors import PolicyError
 
 from .ahakv import AhaKV
 from .apportion import apportion, check_largest
-from .base import SPREADS, Policy, common_budget, option
+from .base import Policy, common_budget, option
 from .h2o import H2O
 from .head import Head
 from .keydiff import KeyDiff
 from .l2norm import L2Norm
-from .pyramid import Pyramid, contradiction
 from .selection import Protection, check_finite, checked_protection
 from .snapkv import SnapKV
 from .tova import Tova
@@ -43,8 +42,7 @@ class Ada(Wrapper):
     becoming small (section 3.4), and that 0.2 is its default. Heads are KV heads, as in section 3.5.
 
     Heads are compared by the weights of the base, not of other wrappers. These are attention, or the softmax over the
-    head's cells if scores may be negative (`keydiff`, `l2norm`). Within a head, the policy under ada chooses. Beyond
-    the paper, `scope=model` lets the heads of all layers share all cells.
+    head's cells if scores may be negative (`keydiff`, `l2norm`). Within a head, the policy under ada chooses.
     """
 
     name = "ada"
@@ -53,19 +51,16 @@ class Ada(Wrapper):
     after = frozenset({"caote", "fastcaote", "critical", "pyramid"})
 
     safeguard: float = option(0.2, "share of every budget that is split evenly", minimum=0.0, maximum=1.0)
-    scope: str = option("layer", "whose heads share their cells", choices=("layer", "model"))
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if type(self.base) not in BASES:
             possible = ", ".join(base.name for base in BASES)
             raise PolicyError(f"ada compares the scores of heads, which {self.base.name} cannot; possible: {possible}")
-        if self.scope == "model" and isinstance(self.inner, Pyramid):
-            raise contradiction(self)
 
     @property
-    def spread(self) -> str:  # type: ignore[override]
-        return self.scope
+    def shares(self) -> bool:  # type: ignore[override]
+        return True
 
     def score(self, head: Head) -> Scores:
         return self.weighed(head)
@@ -80,7 +75,7 @@ class Ada(Wrapper):
         return allot(weights, positions, budget, protection, safeguard=self.safeguard, largest=largest)
 
     def native_fields(self) -> dict[str, Any]:
-        return super().native_fields() | {"spread": SPREADS.index(self.scope), "safeguard": self.safeguard}
+        return super().native_fields() | {"spread": 1, "safeguard": self.safeguard}
 
 
 def allot(

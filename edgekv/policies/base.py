@@ -19,7 +19,6 @@ from .types import Indices, Positions, Scores
 
 POOLS = ("avg", "max")
 AGGREGATES = ("mean", "max")  # enum edgekv_aggregate
-SPREADS = ("head", "layer", "model")  # enum edgekv_spread
 
 
 def option(
@@ -50,7 +49,7 @@ class Policy:
     accumulates: cells carry their scores on to the next scoring by the same policy
     carries: scores accumulate with the cell; every block is then scored, even while the cache has room
     before_rope: it reads keys as they were before RoPE; plain arrays must hold them so
-    spread: the heads that share their cells: "head" = none, "layer" = all of a layer, "model" = all of the model
+    shares: the heads of a layer share its cells
 
     Raises PolicyError when an option has an impossible value.
     """
@@ -64,7 +63,7 @@ class Policy:
     accumulates: ClassVar[bool] = False
     carries: ClassVar[bool] = False
     before_rope: ClassVar[bool] = False
-    spread: ClassVar[str] = "head"
+    shares: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_options(self.name, self, self.options())

@@ -23,8 +23,8 @@ class Caote(Wrapper):
     c[j] = h[j] / (1 - h[j]) * norm2(X - V[j]),  h = score / sum(score),  X = sum_j h[j] V[j]        (eq. 20 to 22)
 
     For the attention weights of one query this is exactly how far the output moves when one cell is evicted (Theorem
-    3.2). Cells are ranked once, however many must go, as in the paper. Scores that may be negative (`keydiff`, `l2norm`)
-    become weights by a softmax over the head's cells.
+    3.2). Cells are ranked once, however many must go, as in the paper. Scores that may be negative
+    (`keydiff`, `l2norm`) become weights by a softmax over the head's cells.
 
     For a cell that holds nearly all the weight, X - V and 1 - h are mostly rounding error. Its score is then calculated
     as in the theorem, norm2(V[j] - X without j). If the other cells have no weight at all, they count equally.

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from edgekv.errors import PolicyError
-
 from .apportion import apportion, check_largest
 from .base import option
 from .selection import check_room
-from .wrappers import Division, Wrapper
+from .wrappers import Division
 
 
 @dataclass(frozen=True)
@@ -32,11 +30,6 @@ class Pyramid(Division):
 
     beta: float = option(20.0, "the mean over the last layer's cells, protected ones aside", minimum=1.0)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.inner.spread == "model":
-            raise contradiction(self)
-
     def layer_budgets(self, n_layer: int, budget: int, n_protected: int, largest: int | None = None) -> list[int]:
         check_room(n_protected, budget)
         check_largest(largest, budget)
@@ -49,10 +42,3 @@ class Pyramid(Division):
 
     def native_fields(self) -> dict[str, Any]:
         return self.inner.native_fields() | {"pyramid": self.beta}
-
-
-def contradiction(policy: Wrapper) -> PolicyError:
-    """Return the error for pyramid together with ada(scope=model)."""
-    return PolicyError(
-        f"{policy.spec}: pyramid gives every layer its own budget, scope=model none; use scope=layer, or one of the two"
-    )

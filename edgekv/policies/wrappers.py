@@ -49,8 +49,8 @@ class Wrapper(Policy):
     wrapper_reads: ClassVar[frozenset[str]] = frozenset()
 
     @property
-    def spread(self) -> str:  # type: ignore[override]
-        return self.inner.spread
+    def shares(self) -> bool:  # type: ignore[override]
+        return self.inner.shares
 
     def weighed(self, head: Head) -> Scores:
         """The inner scores, made non-negative."""

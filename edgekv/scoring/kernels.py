@@ -57,7 +57,7 @@ def score(policy: Policy, head: Head) -> npt.NDArray[np.float32]:
 
 def head_budgets(policy: Policy, heads: Sequence[Head], protection: Protection) -> list[int]:
     """Return the cells of each head, as `Policy.head_budgets` without a limit."""
-    if policy.spread == "head":
+    if not policy.shares:
         return policy.head_budgets(heads, protection)
     fields = policy.native_fields()
     weights = [_score(fields | {"weigh": 0, "critical": 0}, head) for head in heads]

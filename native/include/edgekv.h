@@ -229,9 +229,8 @@ struct edgekv_cache;
 // How heads may come to keep different numbers of cells.
 enum edgekv_ragged {
     EDGEKV_RAGGED_HEADS   = 1, // within a layer, or by layer
-    EDGEKV_RAGGED_MODEL   = 2, // over all layers at once
-    EDGEKV_RAGGED_SOFTMAX = 4, // by a softmax of scores that are no weights
-    EDGEKV_RAGGED_LAYERS  = 8, // layer by layer, beside EDGEKV_RAGGED_HEADS
+    EDGEKV_RAGGED_SOFTMAX = 2, // by a softmax of scores that are no weights
+    EDGEKV_RAGGED_LAYERS  = 4, // layer by layer, beside EDGEKV_RAGGED_HEADS
 };
 
 struct edgekv_cache_params {
@@ -266,8 +265,8 @@ EDGEKV_API enum edgekv_status edgekv_cache_params_for(
 //   EDGEKV_STATUS_INVALID_STATE  the context was made without a layout, or the slot has an open cache already
 //   EDGEKV_STATUS_UNSUPPORTED    `repositions` or `before_rope` of keys that cannot be turned, as edgekv_context_rope says, though
 //                                layers without RoPE and sliding windows do not matter to `before_rope`; `values` where rows are
-//                                latents; layers that would share cells (EDGEKV_RAGGED_MODEL, EDGEKV_RAGGED_LAYERS), but their heads
-//                                differ in size or lie in different memories, or for LAYERS are not equally many
+//                                latents; layers that would share cells (EDGEKV_RAGGED_LAYERS), but their heads differ in size, lie in
+//                                different memories or are not equally many
 //   EDGEKV_STATUS_MODEL_INVALID  `wo_norms` of repacked weights whose file has other ones
 EDGEKV_API enum edgekv_status edgekv_cache_open(
                 struct llama_context * ctx,

@@ -118,7 +118,6 @@ enum edgekv_critical {
 enum edgekv_spread {
     EDGEKV_SPREAD_HEAD  = 0, // every head of a layer keeps the same number of cells
     EDGEKV_SPREAD_LAYER = 1, // the heads of a layer share its cells by their scores
-    EDGEKV_SPREAD_MODEL = 2, // the heads of all layers share all cells by their scores
 };
 
 struct edgekv_scorer;

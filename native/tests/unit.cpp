@@ -380,11 +380,9 @@ static void test_policies_that_cannot_be() {
         const bool comparable = base != EDGEKV_BASE_SINK && base != EDGEKV_BASE_RANDOM && base != EDGEKV_BASE_CUSTOM;
         policy.spread         = EDGEKV_SPREAD_LAYER;
         CHECK(status(policy) == (comparable ? EDGEKV_STATUS_OK : EDGEKV_STATUS_INVALID_ARGUMENT));
-        policy.spread = EDGEKV_SPREAD_MODEL;
-        CHECK(status(policy) == EDGEKV_STATUS_INVALID_ARGUMENT); // and every layer a budget of its own?
         policy.pyramid = 0.0;
         CHECK(status(policy) == (comparable ? EDGEKV_STATUS_OK : EDGEKV_STATUS_INVALID_ARGUMENT));
-        policy.spread = EDGEKV_SPREAD_MODEL + 1;
+        policy.spread = EDGEKV_SPREAD_LAYER + 1;
         CHECK(status(policy) == EDGEKV_STATUS_INVALID_ARGUMENT);
     }
     policy         = policy_of(EDGEKV_BASE_TOVA);

@@ -114,8 +114,8 @@ std::vector<Variant> variants() {
     all.push_back({ "h2o, ragged", policy_of(EDGEKV_BASE_H2O), true });
     all.back().policy.spread    = EDGEKV_SPREAD_LAYER;
     all.back().policy.safeguard = 0.2;
-    all.push_back({ "keydiff, over all layers", policy_of(EDGEKV_BASE_KEYDIFF), false });
-    all.back().policy.spread  = EDGEKV_SPREAD_MODEL;
+    all.push_back({ "keydiff, ragged", policy_of(EDGEKV_BASE_KEYDIFF), false });
+    all.back().policy.spread  = EDGEKV_SPREAD_LAYER;
     all.back().policy.softmax = 1;
     all.push_back({ "keydiff, before RoPE", policy_of(EDGEKV_BASE_KEYDIFF), true });
     all.back().policy.flags = EDGEKV_KEYDIFF_BEFORE_ROPE;

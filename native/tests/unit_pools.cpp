@@ -161,12 +161,10 @@ void test_budgets_of_every_pool(const Model & model, const char * kv_type) {
     edgekv_cache_params needs = edgekv_cache_params_default();
     needs.accumulates         = 1;
     needs.n_query_rows        = 2 * n_ubatch;
-    for (const uint32_t shared : { EDGEKV_RAGGED_MODEL, EDGEKV_RAGGED_LAYERS }) { // neither lends its rows to the other
-        needs.ragged           = EDGEKV_RAGGED_HEADS | shared;
-        edgekv_cache * refused = nullptr;
-        char           err[512];
-        CHECK(edgekv_cache_open(context.ctx, &needs, &refused, err, sizeof(err)) == EDGEKV_STATUS_UNSUPPORTED && refused == nullptr);
-    }
+    needs.ragged              = EDGEKV_RAGGED_HEADS | EDGEKV_RAGGED_LAYERS; // neither lends its rows to the other
+    edgekv_cache * refused    = nullptr;
+    char           err[512];
+    CHECK(edgekv_cache_open(context.ctx, &needs, &refused, err, sizeof(err)) == EDGEKV_STATUS_UNSUPPORTED && refused == nullptr);
     needs.ragged              = EDGEKV_RAGGED_HEADS;
     const Cache    cache      = open_cache(context, needs);
     const uint32_t n_heads    = cache->shape.n_head_total / cache->shape.n_layer;
@@ -179,10 +177,7 @@ void test_budgets_of_every_pool(const Model & model, const char * kv_type) {
     const auto before = numbers_held(cache);
     CHECK(compact(cache, policy_of(EDGEKV_BASE_SINK), mean, protecting(0, 0), nullptr, budgets.data()) == EDGEKV_STATUS_INVALID_ARGUMENT);
     edgekv_policy policy = policy_of(EDGEKV_BASE_H2O);
-    policy.spread        = EDGEKV_SPREAD_MODEL;
-    CHECK(compact(cache, policy, mean) == EDGEKV_STATUS_INVALID_STATE);
-    policy.spread  = EDGEKV_SPREAD_HEAD;
-    policy.pyramid = 3.0;
+    policy.pyramid       = 3.0;
     CHECK(compact(cache, policy, mean) == EDGEKV_STATUS_INVALID_STATE);
     CHECK(numbers_held(cache) == before);
 

@@ -90,11 +90,8 @@ void test_budgets_that_change(const Model & model, const char * kv_type, const c
 
 // Policies that share cells out: the sum is that of even budgets, and some head has another number than the mean.
 void test_policies_that_share(const Model & model, const char * kv_type) {
-    for (const int32_t spread : { EDGEKV_SPREAD_HEAD, EDGEKV_SPREAD_LAYER, EDGEKV_SPREAD_MODEL }) {
+    for (const int32_t spread : { EDGEKV_SPREAD_HEAD, EDGEKV_SPREAD_LAYER }) {
         for (const double beta : { 0.0, 20.0 }) {
-            if (spread == EDGEKV_SPREAD_MODEL && beta > 0.0) {
-                continue;
-            }
             edgekv_policy policy = policy_of(EDGEKV_BASE_H2O);
             policy.spread        = spread;
             policy.safeguard     = 0.2;

@@ -82,7 +82,7 @@ def test_losses_are_those_of_a_transformer_that_lacks_the_cells(path, runtime):
         "snapkv+critical",
         "tova+caote",
         "h2o+ada",
-        "snapkv+critical+ada(scope=model)",
+        "snapkv+critical+ada",
     ],
 )
 def test_nothing_is_lost_where_nothing_is_evicted(runtime, spec):
@@ -94,7 +94,7 @@ def test_nothing_is_lost_where_nothing_is_evicted(runtime, spec):
     assert 0.01 < np.min(found["layers"][0]) <= np.max(found["layers"][0]) < 2
 
 
-@pytest.mark.parametrize("spec", ["keydiff", "snapkv+critical", "h2o+ada", "tova+pyramid", "snapkv+ada(scope=model)"])
+@pytest.mark.parametrize("spec", ["keydiff", "snapkv+critical", "h2o+ada", "tova+pyramid", "snapkv+ada"])
 def test_what_is_kept_is_what_a_runtime_keeps(path, runtime, spec):
     """Of all cells at once, where float32 and float64 may rank two cells the other way round."""
     policy, budget = parse_policy(spec), 80

@@ -102,12 +102,11 @@ def test_repacked_weights_are_held_once(ask, tmp_path, text):
         assert memory["peak_rss_bytes"] <= memory["planned_peak_bytes"] < memory["peak_rss_bytes"] + (12 << 20)
 
 
-@pytest.mark.parametrize("wrappers", ["+pyramid+ada", pytest.param("+ada(scope=model)", marks=pytest.mark.nightly)])
-def test_shared_budgets_take_the_bytes_of_even_ones(ask, text, wrappers):
+def test_shared_budgets_take_the_bytes_of_even_ones(ask, text):
     options = ["--budget", "384", "--max-tokens", "8", "--no-focus", "--archive", "off", "--threads", "1"]
 
     def growth():
-        even, shared = (ask(text(900), *options, "--policy", policy) for policy in ("snapkv", f"snapkv{wrappers}"))
+        even, shared = (ask(text(900), *options, "--policy", policy) for policy in ("snapkv", "snapkv+pyramid+ada"))
         budgets = {n for layer in even["budgets"] for n in layer}
         assert budgets == {384}
         assert shared["kv_bytes"] == even["kv_bytes"] == (384 + 128) * 23_040

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,17 +51,14 @@ class Choice:
 
     def check(self, kept):
         """kept[layer][head]: positions."""
-        groups = list(zip(self.layers, kept, strict=True))  # heads that share a budget
-        if self.policy.spread == "model":
-            groups = [tuple(list(itertools.chain(*layers)) for layers in (self.layers, kept))]
-        for heads, found in groups:
+        for heads, found in zip(self.layers, kept, strict=True):
             self._check_budgets(heads, [len(positions) for positions in found])
             for head, positions in zip(heads, found, strict=True):
                 self._check_set(head, positions)
 
     def _check_budgets(self, heads, found):
         """Cells of heads that share; where they hold enough, in all exactly what they share."""
-        shares = self.policy.spread != "head"
+        shares = self.policy.shares
         caps = [min(len(head.positions), self.largest if shares else head.budget) for head in heads]
         assert sum(found) == min(sum(head.budget for head in heads), sum(caps))
         expected = self.policy.head_budgets(heads, self.protection, self.largest)

@@ -17,7 +17,7 @@ VARIANTS = [  # sessions without the cells lie in memory, or on the disk beside 
     {"policy": "keydiff", "swap_memory": 0},
     {"policy": "snapkv+ada", "kv_type": "q8_0", "swap_memory": "64MiB"},
     {"policy": "tova", "parallel": 2, "repack": False, "swap_memory": 0},
-    {"policy": "keydiff+ada(scope=model)", "kv_type": "q4_0", "swap_memory": 0},
+    {"policy": "keydiff+ada", "kv_type": "q4_0", "swap_memory": 0},
 ]
 HEADS = list(itertools.product(range(2), range(2)))
 pytestmark = pytest.mark.usefixtures("talkative")

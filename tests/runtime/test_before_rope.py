@@ -29,7 +29,7 @@ OPTIONS = {"budget": 64, "block": 32, "recent": 8, "threads": 1}
 @pytest.mark.parametrize("reposition", ["always", "never"])
 def test_rows_are_turned_back_from_where_they_are_now(tiny_model, reposition, kv_type):
     path = tiny_model(**SHAPE, n_ctx_train=1024)
-    spec = f"{SPEC}+ada(scope=model)" if kv_type == "q8_0" else SPEC
+    spec = f"{SPEC}+ada" if kv_type == "q8_0" else SPEC
     read_and_check(path, SHAPE, spec, reposition=reposition, kv_type=kv_type)
 
 

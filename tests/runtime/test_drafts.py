@@ -26,7 +26,7 @@ SETTINGS = {
 }
 POLICIES = [
     *("keydiff", "snapkv(window=16)", "h2o", "ahakv", "tova", "l2norm", "sink", "random"),
-    *("keydiff+critical", "snapkv+caote", "keydiff+ada(scope=model)", "h2o+ada", "snapkv+pyramid"),
+    *("keydiff+critical", "snapkv+caote", "keydiff+ada", "h2o+ada", "snapkv+pyramid"),
 ]
 SHAPE = {"n_layer": 2, "n_ctx_train": 2048, "head_dim": 64, "quantization": "Q8_0"}
 GREEDY = edgekv.Sampling()
@@ -118,7 +118,7 @@ def test_so_it_is_with_other_caches_and_models(tiny_model, drafting, options):
     check_equal(drafting, model, **{name: options[name] for name in options.keys() - names})
 
 
-@pytest.mark.parametrize("policy", ["h2o", "ahakv+ada(scope=model)"])
+@pytest.mark.parametrize("policy", ["h2o", "ahakv+ada"])
 def test_a_draft_ends_with_its_block_while_cells_are_free(model, drafting, policy):
     """Tokens are scored block by block below the budget, too, and the cache keeps no more queries than those of one."""
     check_equal(drafting, model, policy=policy, budget=400)
@@ -147,7 +147,7 @@ def test_so_it_is_with_files_and_a_question(model, text_file, drafting):
     [
         ("Q8_0", {}, "on"),
         ("Q4_0", {"isolated": True}, "on"),
-        ("Q8_0", {"policy": "keydiff+ada(scope=model)", "kv_type": "q8_0"}, "on"),
+        ("Q8_0", {"policy": "keydiff+ada", "kv_type": "q8_0"}, "on"),
         ("Q8_0", {"parallel": 2}, "on"),
         ("Q8_0", {"prompt_lookup": "off"}, "off"),
         ("F16", {}, "on"),

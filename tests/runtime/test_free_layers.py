@@ -122,7 +122,7 @@ def test_llama_cpps_own_cache_gives_the_same_logits(free_model, name):
     assert error(found[True], expected[-1]) < PREFILL
 
 
-@pytest.mark.parametrize("spec", ["snapkv", "h2o+ada", "keydiff+ada(scope=model)", "tova+caote"])
+@pytest.mark.parametrize("spec", ["snapkv", "h2o+ada", "keydiff+ada", "tova+caote"])
 def test_kept_positions_are_those_of_the_reference(free_model, spec):
     path, heads = free_model("between")
     reference = Reference(len(heads), heads[0])

@@ -89,11 +89,8 @@ SHARED = [  # heads or layers differ in how many cells they keep
     "h2o+ada(safeguard=0)",
     "keydiff+ada(safeguard=0)",
     "tova+ada(safeguard=0.7)",
-    "h2o+ada(scope=model)",
-    "keydiff+ada(scope=model)",
-    "keydiff(rope=off)+ada(scope=model)",
-    "snapkv+critical+ada(scope=model)",
-    "ahakv+ada(scope=model, safeguard=0)",
+    "keydiff(rope=off)+ada",
+    "ahakv+ada(safeguard=0)",
     "random+pyramid",
     "sink+pyramid(beta=3)",
     "snapkv+pyramid",
@@ -104,9 +101,7 @@ SHARED = [  # heads or layers differ in how many cells they keep
     "ahakv+ada(safeguard=0)+pyramid(beta=5)",
 ]
 SHARED_CASES = [(spec, "f16") for spec in SHARED]
-SHARED_CASES += itertools.product(
-    ["h2o+ada", "keydiff+pyramid+ada", "snapkv+critical+ada(scope=model)"], ["q8_0", "q4_0"]
-)
+SHARED_CASES += itertools.product(["h2o+ada", "keydiff+pyramid+ada", "snapkv+critical+ada"], ["q8_0", "q4_0"])
 
 SHARED_DAILY = [  # every way to share, of bases that read each kind of array; tests/unit/test_allot.py has all others
     "keydiff+ada",
@@ -115,13 +110,13 @@ SHARED_DAILY = [  # every way to share, of bases that read each kind of array; t
     "snapkv+critical+ada",
     "h2o+caote+ada",
     "h2o+ada(safeguard=0)",
-    "keydiff(rope=off)+ada(scope=model)",
+    "keydiff(rope=off)+ada",
     "random+pyramid",
     "snapkv+pyramid",
     "ahakv+ada(safeguard=0)+pyramid(beta=5)",
 ]
 SHARED_DAILY_CASES = [(spec, "f16") for spec in SHARED_DAILY]
-SHARED_DAILY_CASES += [("keydiff+pyramid+ada", "q8_0"), ("snapkv+critical+ada(scope=model)", "q4_0")]
+SHARED_DAILY_CASES += [("keydiff+pyramid+ada", "q8_0"), ("snapkv+critical+ada", "q4_0")]
 
 SHAPE = {"n_layer": 2, "n_embd": 128, "n_head": 4, "n_head_kv": 2, "head_dim": 64}
 BUDGET = 100
@@ -175,7 +170,7 @@ def test_heads_that_share_keep_what_the_reference_keeps(uneven_model, spec, kv_t
     if "pyramid" in spec:
         assert (np.diff(by_layer) < -20).all()
     else:
-        assert (by_layer != BUDGET).any() == ("scope=model" in spec)
+        assert (by_layer == BUDGET).all()
     most = np.ptp(n_kept, axis=2).max(axis=0)  # largest difference between a layer's heads, after any compaction
     assert (most > 0).all() if "ada" in spec else (most == 0).all()
 
@@ -201,7 +196,7 @@ def test_only_cells_that_float32_cannot_tell_apart_may_stand_for_each_other(lead
 def test_no_head_keeps_more_than_it_may(tmp_path):
     """Of those that look at all cells alike, though nobody else needs so many: here the trained context is short."""
     path = make_uneven(tmp_path / "model.gguf", n_ctx_train=256)
-    n_kept = read_and_check(path, UNEVEN, "tova+ada(scope=model, safeguard=0)", budget=40, n_tokens=400)
+    n_kept = read_and_check(path, UNEVEN, "tova+pyramid+ada(safeguard=0)", budget=40, n_tokens=400)
     assert n_kept.max() == 3 * 40
     assert n_kept[-1].sum() == 40 * n_kept[-1].size
 
@@ -309,7 +304,7 @@ PARTS = (7, 18, 40)
         ("snapkv(window=64, kernel=61, aggregate=max)", {"kv_type": "q4_0"}),
         ("snapkv(window=9)", {"reposition": "always"}),
         ("snapkv(aggregate=max, pool_rows=on)", {}),
-        ("snapkv+critical+ada(scope=model)", {}),
+        ("snapkv+critical+ada", {}),
         ("tova+caote", {"kv_type": "q8_0"}),
         ("h2o+ada", {}),
         ("ahakv+fastcaote", {}),

@@ -32,7 +32,7 @@ PROBE = (7, 8, 9, 10)
 KEYS_AND_ATTENTION = ["keydiff", "keydiff(anchor=median)", "keydiff(metric=dot)", "l2norm", "sink", "random(seed=3)"]
 KEYS_AND_ATTENTION += ["snapkv(window=20)", "tova", "h2o", "ahakv(value_prior=off)"]
 CRITICAL = ["keydiff+critical", "snapkv+critical", "h2o+critical"]
-SHARED = ["keydiff+pyramid", "snapkv+critical+ada(scope=model)", "h2o+ada(scope=model)"]
+SHARED = ["keydiff+pyramid", "snapkv+critical+ada", "h2o+ada"]
 REFUSED = ["snapkv+caote", "keydiff+fastcaote+critical", "ahakv", "ahakv+critical"]
 
 

@@ -183,7 +183,7 @@ def test_a_resting_session_takes_what_its_cells_take(local_runtime):
 
 
 @pytest.mark.usefixtures("talkative")
-@pytest.mark.parametrize(("policy", "drafts"), diagonal([*POLICIES, "keydiff+ada(scope=model)"], ["off", "on"]))
+@pytest.mark.parametrize(("policy", "drafts"), diagonal([*POLICIES, "keydiff+ada"], ["off", "on"]))
 def test_the_planned_bytes_of_a_session_are_those_of_full_cells(open_runtime, policy, drafts):
     with open_runtime(policy=policy, prompt_lookup=drafts) as rt, rt.session() as session:
         session.read(words(100))

@@ -20,7 +20,7 @@ KINDS = [
     ARCHIVE,
     *(
         pytest.param({"policy": policy, **settings}, marks=pytest.mark.nightly)
-        for policy in ("snapkv", "h2o", "keydiff+ada(scope=model)")
+        for policy in ("snapkv", "h2o", "keydiff+ada")
         for settings in ({}, ARCHIVE)
     ),
 ]

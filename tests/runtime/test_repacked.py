@@ -19,7 +19,7 @@ from edgekv.policies import parse_policy
 SHAPE = {"n_layer": 2, "n_embd": 128, "n_head": 4, "n_head_kv": 2, "head_dim": 64}
 HEADS = {"n_layer": 2, "n_head_kv": 2}
 OPTIONS = {"budget": 100, "block": 32, "recent": 10, "threads": 1}
-CRITICAL = ["snapkv+critical", "tova+caote+critical", "keydiff+critical", "snapkv+critical+ada(scope=model)"]
+CRITICAL = ["snapkv+critical", "tova+caote+critical", "keydiff+critical", "snapkv+critical+ada"]
 TOKENS = np.random.default_rng(5).integers(3, 250, 330).tolist()
 PROBE = np.random.default_rng(6).integers(3, 250, 20).tolist()
 

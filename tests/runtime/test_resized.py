@@ -11,7 +11,7 @@ from edgekv.planning.moved import moved_plan
 
 LARGE, SMALL = 192, 64
 SETTINGS = {"memory": "4GiB", "block": 32, "recent": 8, "threads": 1, "probe_tokens": 16}
-POLICIES = ("keydiff", "snapkv", "h2o", "keydiff+ada(scope=model)")
+POLICIES = ("keydiff", "snapkv", "h2o", "keydiff+ada")
 GREEDY = edgekv.Sampling(temperature=0)
 
 

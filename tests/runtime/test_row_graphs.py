@@ -65,14 +65,14 @@ WITHOUT_ROWS = ["sink", "random"]
 SHARED = [  # heads or layers differ in how many cells they keep
     "keydiff+ada",
     "keydiff(anchor=pairwise)+pyramid",
-    "l2norm+ada(scope=model)",
+    "l2norm+ada",
     "snapkv(window=20)+ada",
     "tova+ada(safeguard=0.7)",
-    "h2o+ada(scope=model)",
+    "h2o+ada",
     "keydiff+pyramid+ada",
     "ahakv+pyramid",
     "snapkv(window=20)+caote+ada",
-    "snapkv+critical+ada(scope=model)",
+    "snapkv+critical+ada",
 ]
 STAGED = ["keydiff(anchor=median)", "snapkv(pool_rows=on)"]
 KV_TYPES = ["f16", "q8_0", "q4_0"]
@@ -268,7 +268,7 @@ def test_queries_of_a_probe_score(tiny_model, uneven_model, stage, spec, kv_type
         ("snapkv", {}),
         ("snapkv(window=64, kernel=61, aggregate=max)", {"kv_type": "q4_0"}),
         ("snapkv(window=9)", {"reposition": "always"}),
-        ("snapkv+critical+ada(scope=model)", {}),
+        ("snapkv+critical+ada", {}),
         ("tova+caote", {"kv_type": "q8_0"}),
         ("h2o+ada", {}),
         ("ahakv", {}),

@@ -19,7 +19,7 @@ TEXT = "the old house by the river stood empty since the flood of that year " * 
 MATCHES = [
     {"policy": "h2o"},
     {"policy": "snapkv+critical+ada"},
-    {"policy": "keydiff+critical+ada(scope=model)", "focus": False},
+    {"policy": "keydiff+critical+ada", "focus": False},
     {"policy": "tova+caote", "kv_type": "q8_0"},
     {"reposition": "always"},
     {"prompt_lookup": "on"},

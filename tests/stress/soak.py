@@ -8,7 +8,7 @@ The program fails where they do not, or where the peak of memory (VmHWM on Linux
 first tenth of the tokens.
 
     python tests/stress/soak.py --book novel.txt
-    python tests/stress/soak.py --book novel.txt --policy "h2o+ada(scope=model)" --tokens 20000
+    python tests/stress/soak.py --book novel.txt --policy "h2o+ada" --tokens 20000
 """
 
 from __future__ import annotations

@@ -54,7 +54,6 @@ VARIANTS = [
 
 SHARED = [  # specs whose heads may keep different numbers of cells
     *(f"{base}+ada" for base in ("h2o", "tova", "snapkv", "ahakv", "keydiff", "l2norm")),
-    "snapkv+ada(scope=model)",
     "tova+caote+ada",
     "ahakv+fastcaote+ada(safeguard=0)",
     "ahakv(floor=off)+caote+ada",

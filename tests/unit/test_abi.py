@@ -15,7 +15,7 @@ from edgekv.binding.policy import READS
 from edgekv.options import KV_TYPES
 from edgekv.planning.plan import Parts
 from edgekv.policies import POLICIES, AhaKV, Caote, FastCaote
-from edgekv.policies.base import POOLS, SPREADS
+from edgekv.policies.base import POOLS
 from edgekv.policies.custom.scorer import Custom
 from edgekv.policies.keydiff import ANCHORS, METRICS
 
@@ -172,7 +172,7 @@ def test_options_stand_where_the_enums_have_them():
     assert enum_values("ANCHOR") == {name: i for i, name in enumerate(ANCHORS)}
     assert enum_values("METRIC") == {name: i for i, name in enumerate(METRICS)}
     assert enum_values("POOL") == {name: i for i, name in enumerate(POOLS)}
-    assert enum_values("SPREAD") == {name: i for i, name in enumerate(SPREADS)}
+    assert enum_values("SPREAD") == {"head": 0, "layer": 1}
     bases = {name: kind.native_base for name, kind in POLICIES.items()}
     assert enum_values("BASE") == bases | {"custom": Custom.native_base}
     assert enum_values("WEIGH") == {"none": 0, **{kind.name: kind.native_weigh for kind in (Caote, FastCaote)}}

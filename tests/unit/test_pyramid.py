@@ -96,7 +96,7 @@ def test_impossible_budgets_are_an_error(backend):
         split(4, 32, 8, backend, largest=31)
 
 
-@pytest.mark.parametrize("spec", ["sink", "tova+caote", "snapkv+critical+ada", "h2o+ada(scope=model)"])
+@pytest.mark.parametrize("spec", ["sink", "tova+caote", "snapkv+critical+ada"])
 def test_other_policies_give_every_layer_the_same(spec):
     policy = parse_policy(spec)
     assert policy.layer_budgets(3, 100, 10) == [100, 100, 100]

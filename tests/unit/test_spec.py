@@ -56,7 +56,6 @@ from edgekv.policies import (
         ("keydiff+critical", Critical(KeyDiff(), alpha=0.5)),
         ("keydiff+caote+critical(alpha=1)", Critical(Caote(KeyDiff()), alpha=1)),
         ("snapkv(pool=max)+critical+ada(safeguard=0)", Ada(Critical(SnapKV(pool="max")), safeguard=0)),
-        ("h2o+ada(scope=model)", Ada(H2O(), scope="model")),
         ("tova+caote+ada", Ada(Caote(Tova()))),
         ("snapkv+pyramid+ada", Ada(Pyramid(SnapKV(), beta=20.0), safeguard=0.2, scope="layer")),
         ("l2norm+fastcaote+critical+ada+pyramid", Pyramid(Ada(Critical(FastCaote(L2Norm()))))),
@@ -82,8 +81,8 @@ def test_spec_means_policy(spec, policy):
         ("ahakv(floor=off, pool=7, r=16)", "ahakv(r=16, floor=off)"),
         ("snapkv(kernel=7)+caote()+critical(alpha=0.5)", "snapkv+caote+critical"),
         ("h2o + fastcaote", "h2o+fastcaote"),
-        ("tova+pyramid(beta=20)+ada(scope=layer, safeguard=0.2)", "tova+pyramid+ada"),
-        ("tova+ada(scope=model, safeguard=0)", "tova+ada(safeguard=0, scope=model)"),
+        ("tova+pyramid(beta=20)+ada(safeguard=0.2)", "tova+pyramid+ada"),
+        ("tova + ada( safeguard = 0 )", "tova+ada(safeguard=0)"),
     ],
 )
 def test_canonical_spelling(spec, canonical):
@@ -123,7 +122,7 @@ def test_a_wrapped_policy_is_its_base_and_more(base, wrapping):
     assert policy.n_rows(128) == plain.n_rows(128)
     assert policy.recent(512) == plain.recent(512)
     assert policy.carries == plain.carries
-    assert policy.spread == plain.spread == "head"
+    assert not policy.shares and not plain.shares
     assert parse_policy(policy.spec) == policy
 
 
@@ -132,7 +131,7 @@ def test_a_wrapped_policy_is_its_base_and_more(base, wrapping):
 def test_ada_goes_over_every_base_whose_scores_heads_can_compare(base, wrapping):
     plain, policy = parse_policy(base), parse_policy(base + wrapping)
     assert policy.base == plain
-    assert policy.spread == "layer"
+    assert policy.shares
     assert policy.reads == parse_policy(base + wrapping.replace("+ada", "").replace("+pyramid", "")).reads
     assert (policy.n_rows(128), policy.recent(512), policy.carries) == (
         plain.n_rows(128),
@@ -150,7 +149,7 @@ def test_what_the_library_is_told_of_shared_budgets():
 
     assert told("snapkv") == told("keydiff") == (0, 0, 0, 0)
     assert told("snapkv+ada") == (1, 0.2, 0, 0)
-    assert told("keydiff+ada(scope=model, safeguard=0.5)") == (2, 0.5, 0, 1)
+    assert told("keydiff+ada(safeguard=0.5)") == (1, 0.5, 0, 1)
     assert told("keydiff+pyramid(beta=8)") == (0, 0, 8, 0)
     assert told("keydiff+pyramid+ada") == told("keydiff+ada+pyramid") == (1, 0.2, 20, 1)
 
@@ -284,8 +283,6 @@ SPELLING = "is not spelt base or base(key=value, ...)+wrapper(...); bases: " + N
         ("tova+pyramid+ada+pyramid", "pyramid stands twice in tova+pyramid+ada+pyramid; give it once"),
         ("tova+ada+critical", "critical goes over a base or caote, fastcaote, not over ada"),
         ("tova+pyramid+caote", "caote goes over a base, not over pyramid"),
-        ("tova+pyramid+ada(scope=model)", "tova+pyramid+ada(scope=model): pyramid gives every layer its own budget"),
-        ("tova+ada(scope=model)+pyramid", "scope=model none; use scope=layer, or one of the two"),
         (
             "keydiff(anchor=pairwise, metric=dot)",
             "keydiff(anchor=pairwise) goes with metric=cosine, not with metric=dot",

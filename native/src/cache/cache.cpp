@@ -17,9 +17,9 @@ namespace edgekv {
 
 void require_divisible(const FlatCache & flat, uint32_t ragged) {
     const auto & layers = flat.layers();
-    if ((ragged & (EDGEKV_RAGGED_MODEL | EDGEKV_RAGGED_LAYERS)) != 0 && flat.pools().size() > 1) {
-        throw Error(EDGEKV_STATUS_UNSUPPORTED, "layers cannot share cells (pyramid, ada(scope=model)) where their heads differ in size "
-                                               "or lie in different memories; use ada(scope=layer), or a policy without both");
+    if ((ragged & EDGEKV_RAGGED_LAYERS) != 0 && flat.pools().size() > 1) {
+        throw Error(EDGEKV_STATUS_UNSUPPORTED, "layers cannot share cells (pyramid) where their heads differ in size or lie in different "
+                                               "memories; use ada, or the policy without pyramid");
     }
     const auto more = std::find_if(layers.begin(), layers.end(),
                                    [&](const auto & layer) { return layer.n_head_kv != layers.front().n_head_kv; });

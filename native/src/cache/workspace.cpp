@@ -43,9 +43,6 @@ ScratchSize scratch_size(const edgekv_shape & shape, const edgekv_cache_params &
 
 size_t contest_size(const edgekv_shape & shape, const edgekv_cache_params & params) {
     const size_t all = size_t(shape.n_head_total) * shape.n_cells;
-    if (params.ragged & EDGEKV_RAGGED_MODEL) {
-        return all;
-    }
     return params.ragged != 0 ? std::min(all, size_t(shape.n_head_kv_max) * shape.n_cells_max) : 0;
 }
 

@@ -68,8 +68,7 @@ uint32_t Compaction::max_protected() const {
 
 // Whether some cells must go.
 bool Compaction::is_full() const {
-    uint64_t n_all = 0, all_budgets = 0;
-    bool     full = false;
+    bool full = false;
     for (uint32_t il = 0; il < layers_.size(); ++il) {
         uint64_t n_layer = 0;
         for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
@@ -79,10 +78,8 @@ bool Compaction::is_full() const {
         }
         const uint64_t budget = uint64_t(layer_budgets_[il]) * layers_[il].n_head_kv;
         full |= policy_.spread == EDGEKV_SPREAD_LAYER && n_layer > budget;
-        n_all += n_layer;
-        all_budgets += budget;
     }
-    return full || (policy_.spread == EDGEKV_SPREAD_MODEL && n_all > all_budgets);
+    return full;
 }
 
 // What each head keeps: no more than it holds, and what it gets where heads share a budget.
@@ -100,10 +97,6 @@ void Compaction::divide_heads() {
             allot(heads.data() + first, layers_[il].n_head_kv, *params_.protection, layer_budgets_[il], largest_, policy_.safeguard,
                   work_.contest.data(), budgets_.data() + first);
         }
-    }
-    if (policy_.spread == EDGEKV_SPREAD_MODEL) {
-        allot(heads.data(), heads.size(), *params_.protection, params_.budget, largest_, policy_.safeguard, work_.contest.data(),
-              budgets_.data());
     }
     // for llama.cpp one cell stands for all that are kept; without any, no token could follow
     if (std::all_of(budgets_.begin(), budgets_.end(), [](uint32_t budget) { return budget == 0; })) {

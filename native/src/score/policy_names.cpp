@@ -166,12 +166,7 @@ const std::vector<Named> & wrappers() {
               policy.spread    = EDGEKV_SPREAD_LAYER;
               policy.safeguard = 0.2;
           },
-          { share("safeguard", &edgekv_policy::safeguard),
-            { "scope", "layer or model",
-              [](edgekv_policy & policy, const std::string & value) {
-                  policy.spread = value == "model" ? EDGEKV_SPREAD_MODEL : EDGEKV_SPREAD_LAYER;
-                  return value == "model" || value == "layer";
-              } } },
+          { share("safeguard", &edgekv_policy::safeguard) },
           { "caote", "fastcaote", "critical", "pyramid" },
           true },
         { "pyramid",

@@ -52,8 +52,7 @@ uint32_t raggedness(const edgekv_policy & policy) {
     if (!competes(policy)) {
         return layers;
     }
-    return layers | EDGEKV_RAGGED_HEADS | (policy.spread == EDGEKV_SPREAD_MODEL ? EDGEKV_RAGGED_MODEL : 0) |
-           (policy.softmax ? EDGEKV_RAGGED_SOFTMAX : 0);
+    return layers | EDGEKV_RAGGED_HEADS | (policy.softmax ? EDGEKV_RAGGED_SOFTMAX : 0);
 }
 
 uint32_t n_rows_of(const Row & row, const edgekv_policy & policy) {
@@ -100,13 +99,11 @@ void check(const edgekv_policy & policy) {
     require(policy.critical >= EDGEKV_CRITICAL_NONE && policy.critical <= EDGEKV_CRITICAL_RELATIVE, "policy.critical is unknown");
     require(!policy.critical || (policy.epsilon >= 0.0 && std::isfinite(policy.epsilon)), "policy.epsilon is not a number from 0 on");
     require(policy.aggregate >= EDGEKV_AGGREGATE_MEAN && policy.aggregate <= EDGEKV_AGGREGATE_MAX, "policy.aggregate is unknown");
-    require(policy.spread >= EDGEKV_SPREAD_HEAD && policy.spread <= EDGEKV_SPREAD_MODEL, "policy.spread is unknown");
+    require(policy.spread >= EDGEKV_SPREAD_HEAD && policy.spread <= EDGEKV_SPREAD_LAYER, "policy.spread is unknown");
     require(policy.safeguard >= 0.0 && policy.safeguard <= 1.0, "policy.safeguard is not in [0, 1]");
     require(policy.pyramid == 0.0 || policy.pyramid >= 1.0, "policy.pyramid must be at least 1, or 0 for none");
     require(!competes(policy) || formulas[policy.base].comparable,
             "policy.spread compares the scores of heads: those of SINK, RANDOM and CUSTOM cannot be");
-    require(policy.spread != EDGEKV_SPREAD_MODEL || policy.pyramid == 0.0,
-            "policy.pyramid gives every layer a budget of its own, and policy.spread MODEL none");
     require(formulas[policy.base].queries != Queries::some || policy.rows > 0, "policy.rows must be at least 1");
     if (policy.base == EDGEKV_BASE_CUSTOM) {
         require(policy.scorer != nullptr && policy.scorer->score != nullptr, "policy.scorer is NULL");
