@@ -40,7 +40,6 @@ SHARE_POLICIES = {
     "tova": 0.04,
     **dict.fromkeys(["snapkv", "snapkv(aggregate=max)", "ahakv"], 0.08),
     **{f"{base}+{wrapper}": 0.12 for base in ("snapkv", "ahakv") for wrapper in ("caote", "fastcaote", "critical")},
-    "snapkv+critical(mass=0.9)": 0.12,
     "keydiff+caote": 0.12,
     "h2o": 0.25,
     "keydiff(anchor=median)": 1.0,

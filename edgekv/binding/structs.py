@@ -93,7 +93,7 @@ class Policy(Input):
         ("flags", c.c_uint32),
         *members(c.c_int32, "softmax weigh"),
         ("critical", c.c_int32),
-        *members(c.c_double, "alpha mass epsilon"),
+        *members(c.c_double, "alpha epsilon"),
         *members(c.c_int32, "aggregate pool_rows spread"),
         *members(c.c_double, "safeguard pyramid"),
         ("scorer", c.c_void_p),

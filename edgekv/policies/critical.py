@@ -29,11 +29,8 @@ class Critical(Wrapper):
     become weights by a softmax over the head's cells. Stage 2 lowers an upper bound of how far the output moves
     (Theorem 3.5); the output itself may still move further.
 
-    With `mass`, stage 1 takes as few cells as hold this share of what A adds up to over the cells that are not
-    protected, and at most b: an alpha for each head, which the paper's Appendix A leaves for later.
-
     epsilon is 1e-4, as in the algorithm. A long text's mean weight, 1/n of n cells, is as small, and then stage 2 ranks
-    almost by the norm alone. With `relative=True` epsilon is a share of that mean: epsilon / n is added.
+    almost by the norm alone.
     """
 
     name = "critical"
@@ -43,11 +40,7 @@ class Critical(Wrapper):
     after = frozenset({"caote", "fastcaote"})
 
     alpha: float = option(0.5, "share of the budget that the score alone fills", minimum=0.0, maximum=1.0)
-    mass: float = option(
-        0.0, "share of all scores that stage 1 holds, in place of alpha", minimum=0.0, maximum=1.0, of_paper=True
-    )
     epsilon: float = option(1e-4, "what stage 2 adds to every score", minimum=0.0, maximum=1.0)
-    relative: bool = option(False, "epsilon is a share of the mean weight 1/n of the head's n cells", of_paper=True)
 
     def score(self, head: Head) -> Scores:
         return self._second(self.weighed(head), head)
@@ -56,11 +49,7 @@ class Critical(Wrapper):
     def _second(self, weights: Scores, head: Head) -> Scores:
         if head.wo_norm is None:
             raise ConfigError("critical reads V and W_O; give values= and w_o= (n_head, d_v, n_embd)")
-        return np.asarray((weights + self.added(len(weights))) * head.wo_norm)
-
-    def added(self, n: int) -> float:
-        """Return the number that stage 2 adds to the score of each of n cells."""
-        return self.epsilon / max(1, n) if self.relative else self.epsilon
+        return np.asarray((weights + self.epsilon) * head.wo_norm)
 
     def keep(self, head: Head, protection: Protection, budget: int | None = None) -> Indices:
         budget = required_budget(head) if budget is None else budget
@@ -68,26 +57,14 @@ class Critical(Wrapper):
         second = self._second(first, head)
         stays = checked_protection(first, head.positions, budget, protection)
         checked_protection(second, head.positions, budget, protection)
-        n_first = self._n_first(first[~stays], budget - int(stays.sum()))
+        n_first = math.floor(self.alpha * (budget - int(stays.sum())))
         rank = np.lexsort((head.positions, first, stays))[::-1]
         stays[rank[: stays.sum() + n_first]] = True
         kept = np.lexsort((head.positions, second, stays))[max(0, len(first) - budget) :]
         return by_position(kept, head.positions)
 
-    def _n_first(self, weights: Scores, n_free: int) -> int:
-        """Return the number of cells of stage 1: weights (n,) of unprotected cells, `n_free` of which stay."""
-        if not self.mass:
-            return math.floor(self.alpha * n_free)
-        sums = np.cumsum([0.0, *np.sort(weights)[::-1]])  # weight of the best 0, 1, 2, ... cells
-        return min(n_free, int(np.searchsorted(sums, self.mass * weights.sum())))
-
     def native_fields(self) -> dict[str, Any]:
-        return super().native_fields() | {
-            "critical": 2 if self.relative else 1,  # enum edgekv_critical
-            "alpha": self.alpha,
-            "mass": self.mass,
-            "epsilon": self.epsilon,
-        }
+        return super().native_fields() | {"critical": 1, "alpha": self.alpha, "epsilon": self.epsilon}
 
 
 @np.errstate(invalid="ignore", over="ignore")

@@ -109,12 +109,6 @@ enum edgekv_weigh {
     EDGEKV_WEIGH_FASTCAOTE = 2, // the same with the mean of the values for the output
 };
 
-enum edgekv_critical {
-    EDGEKV_CRITICAL_NONE     = 0,
-    EDGEKV_CRITICAL_ABSOLUTE = 1, // e = epsilon
-    EDGEKV_CRITICAL_RELATIVE = 2, // e = epsilon / n, of a head that holds n cells
-};
-
 enum edgekv_spread {
     EDGEKV_SPREAD_HEAD  = 0, // every head of a layer keeps the same number of cells
     EDGEKV_SPREAD_LAYER = 1, // the heads of a layer share its cells by their scores
@@ -134,9 +128,8 @@ struct edgekv_policy {
     uint32_t flags;    // sum of enum edgekv_keydiff_flag or edgekv_ahakv_flag
     int32_t  softmax;  // nonzero: what follows gets a softmax of the base scores
     int32_t  weigh;    // enum edgekv_weigh
-    int32_t  critical; // enum edgekv_critical: the share alpha by score, the rest by (score + e) * wo_norm
+    int32_t  critical; // nonzero: the share alpha by score, the rest by (score + epsilon) * wo_norm
     double   alpha;
-    double   mass;     // of `critical`: by score as few cells as hold this share of all scores, in place of alpha; 0 = alpha
     double   epsilon;  // of `critical`, at least 0; 1e-4 in the paper's Algorithm 1
 
     int32_t  aggregate; // SNAPKV: enum edgekv_aggregate

@@ -330,7 +330,7 @@ Carried carried_by(const edgekv_cache & cache) {
 void test_what_cells_carry(const Model & model, const char * kv_type) {
     const edgekv_policy h2o      = policy_of(EDGEKV_BASE_H2O);
     edgekv_policy       critical = policy_of(EDGEKV_BASE_KEYDIFF);
-    critical.critical            = EDGEKV_CRITICAL_ABSOLUTE;
+    critical.critical            = 1;
     critical.alpha               = 0.5;
     critical.epsilon             = 1e-4;
     for (const char * staging : { "auto", "copies", "graphs" }) {

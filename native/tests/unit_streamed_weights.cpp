@@ -79,7 +79,7 @@ std::vector<float> logits_of(const Streamed::Held & held) {
 
 edgekv_policy critical() {
     edgekv_policy policy = policy_of(EDGEKV_BASE_SNAPKV);
-    policy.critical      = EDGEKV_CRITICAL_ABSOLUTE;
+    policy.critical      = 1;
     policy.alpha         = 0.5f;
     policy.epsilon       = 1e-4f;
     return policy;

@@ -46,14 +46,12 @@ VARIANTS = [
     "snapkv(window=8)+caote",
     "snapkv(window=20)",
     "snapkv(window=20, pool=max, pool_rows=on)",
-    "snapkv(aggregate=max)+critical(epsilon=0.1, relative=on)",
+    "snapkv(aggregate=max)+critical(epsilon=0.1)",
     "ahakv(recent_accumulation=off)",
     "ahakv(step_gain=off, value_prior=off)",
     "ahakv(floor=off, r=8)",
     "ahakv(r=40, protect_recent=on)",
     "tova+critical(alpha=0.25)",
-    "snapkv+critical(mass=0.7)",
-    "keydiff(kernel=5)+critical(mass=0.3)",
 ]
 QUANTISED = [
     *POLICIES,
@@ -73,7 +71,6 @@ GIVEN_MORE = [
     "snapkv(window=20)",
     "snapkv(window=20, pool=max, pool_rows=on)",
     "ahakv(recent_accumulation=off)",
-    "snapkv+critical(mass=0.7)",
 ]
 CASES = [(spec, "f16") for spec in COMBINATIONS + VARIANTS]
 CASES += diagonal(QUANTISED, ["q8_0", "q4_0"], whole=["keydiff", "snapkv", "h2o"])

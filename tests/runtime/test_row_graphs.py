@@ -58,7 +58,6 @@ SCORED = [
     "keydiff+caote",
     "snapkv+critical",
     "tova+critical(alpha=0.25, epsilon=0)",
-    "tova+critical(mass=0.5)",
     "snapkv(window=20)+caote+critical",
 ]
 WITHOUT_ROWS = ["sink", "random"]

@@ -12,10 +12,8 @@ namespace {
 
 // CriticalKV, Algorithm 1: how much a cell can move the layer's output.
 void second_stage(const edgekv_policy & policy, const Cells & cells, const float * weights, float * scores) {
-    const size_t n       = cells.keys.n();
-    const double shared  = policy.critical == EDGEKV_CRITICAL_RELATIVE ? static_cast<double>(std::max<size_t>(1, n)) : 1.0;
-    const auto   epsilon = static_cast<float>(policy.epsilon / shared);
-    for (size_t i = 0; i < n; ++i) {
+    const auto epsilon = static_cast<float>(policy.epsilon);
+    for (size_t i = 0; i < cells.keys.n(); ++i) {
         scores[i] = (weights[i] + epsilon) * cells.wo_norm[i];
     }
 }

@@ -97,26 +97,6 @@ void fill(const Ranked & cells, size_t n_free, float * line, uint8_t * keep) {
     }
 }
 
-// The fewest cells not marked yet, and at most n_free, whose scores add up to this share of what all of them have.
-size_t fewest_with(double mass, const Ranked & cells, size_t n_free, float * line, const uint8_t * keep) {
-    float * end   = line;
-    double  total = 0.0;
-    for (size_t i = 0; i < cells.n; ++i) {
-        if (!keep[cells.order[i]]) {
-            *end++ = cells.scores[cells.order[i]];
-            total += end[-1];
-        }
-    }
-    n_free = std::min(n_free, static_cast<size_t>(end - line));
-    std::partial_sort(line, line + n_free, end, std::greater<float>());
-    double sum = 0.0;
-    size_t n   = 0;
-    while (n < n_free && sum < mass * total) {
-        sum += line[n++];
-    }
-    return n;
-}
-
 } // namespace
 
 void select(const Ranked & cells, size_t budget, const edgekv_protection & protection, float * line, uint8_t * keep) {
@@ -132,8 +112,7 @@ void select_in_stages(const Ranked & cells, const float * second, const edgekv_p
     require_finite(cells);
     require_finite(again);
     const size_t n_free  = budget - mark_protected(cells, budget, protection, keep);
-    const size_t n_first = policy.mass > 0.0 ? fewest_with(policy.mass, cells, n_free, line, keep)
-                                             : static_cast<size_t>(std::floor(policy.alpha * static_cast<double>(n_free)));
+    const auto   n_first = static_cast<size_t>(std::floor(policy.alpha * static_cast<double>(n_free)));
     fill(cells, n_first, line, keep);
     fill(again, n_free - n_first, line, keep);
 }

@@ -152,13 +152,11 @@ const std::vector<Named> & wrappers() {
         { "fastcaote", sets<int32_t>(&edgekv_policy::weigh, EDGEKV_WEIGH_FASTCAOTE), {}, {}, true },
         { "critical",
           [](edgekv_policy & policy) {
-              policy.critical = EDGEKV_CRITICAL_ABSOLUTE;
+              policy.critical = 1;
               policy.alpha    = 0.5;
               policy.epsilon  = 1e-4;
           },
-          { share("alpha", &edgekv_policy::alpha), share("mass", &edgekv_policy::mass), share("epsilon", &edgekv_policy::epsilon),
-            on_off("relative",
-                   [](edgekv_policy & policy, bool on) { policy.critical = on ? EDGEKV_CRITICAL_RELATIVE : EDGEKV_CRITICAL_ABSOLUTE; }) },
+          { share("alpha", &edgekv_policy::alpha), share("epsilon", &edgekv_policy::epsilon) },
           weighing,
           true },
         { "ada",

@@ -95,8 +95,6 @@ void check(const edgekv_policy & policy) {
             "the pairwise anchor goes with the cosine metric only");
     require(policy.weigh >= EDGEKV_WEIGH_NONE && policy.weigh <= EDGEKV_WEIGH_FASTCAOTE, "policy.weigh is unknown");
     require(policy.alpha >= 0.0 && policy.alpha <= 1.0, "policy.alpha is not in [0, 1]");
-    require(policy.mass >= 0.0 && policy.mass <= 1.0, "policy.mass is not in [0, 1]");
-    require(policy.critical >= EDGEKV_CRITICAL_NONE && policy.critical <= EDGEKV_CRITICAL_RELATIVE, "policy.critical is unknown");
     require(!policy.critical || (policy.epsilon >= 0.0 && std::isfinite(policy.epsilon)), "policy.epsilon is not a number from 0 on");
     require(policy.aggregate >= EDGEKV_AGGREGATE_MEAN && policy.aggregate <= EDGEKV_AGGREGATE_MAX, "policy.aggregate is unknown");
     require(policy.spread >= EDGEKV_SPREAD_HEAD && policy.spread <= EDGEKV_SPREAD_LAYER, "policy.spread is unknown");
