@@ -1,4 +1,4 @@
-"""Grids with the tasks of this package: two of its own, and those of `edgekv eval` with what looks at the cells."""
+"""Grids with the tasks of this package: one of its own, and those of `edgekv eval` with what looks at the cells."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from edgekv.evals.results import key_of
 from edgekv.evals.setting import OFF, Setting
 from edgekv.evals.tasks import NEEDLE, QA, RULER, TASKS, asking
 
-from . import asked, longgen, perturbation
+from . import asked, perturbation
 from .asking import ATTENTION_MASS, make_look
 from .oracle import OracleSetting
 
@@ -31,8 +31,7 @@ def _looking(task: Task) -> Task:
 
 
 PERTURBATION = Task("perturbation", perturbation.measure, perturbation.table, perturbation.draw)
-LONGGEN = Task("longgen", longgen.measure, longgen.table, longgen.draw, {"temperature": (0.0,)})
-OWN = (*map(_looking, (NEEDLE, RULER, QA)), PERTURBATION, LONGGEN)
+OWN = (*map(_looking, (NEEDLE, RULER, QA)), PERTURBATION)
 
 
 @dataclass(frozen=True, kw_only=True)

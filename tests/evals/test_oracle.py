@@ -185,7 +185,7 @@ def test_the_distance_to_the_oracle_is_that_of_the_same_texts_and_cells():
             {"task": "needle", "metrics": ("warmth",)},
             "metric='warmth' is unknown; possible: answer-nll, attention-mass",
         ),
-        ({"task": "longgen", "metrics": ("answer-nll",)}, "metric=answer-nll with the task longgen"),
+        ({"task": "perturbation", "metrics": ("answer-nll",)}, "metric=answer-nll with the task perturbation"),
     ],
 )
 def test_what_does_not_go_together_is_refused(fields, message):

@@ -41,7 +41,7 @@ def test_nothing_is_protected_but_by_the_policy(paper):
 
 def test_each_paper_is_a_suite():
     assert suites(SUITES) == sorted((*PAPERS, "policies"))
-    assert {grid.task for grid in of_paper("policies")} == {"perturbation", "longgen"}
+    assert {grid.task for grid in of_paper("policies")} == {"perturbation"}
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*.toml")), ids=lambda path: path.stem)

@@ -17,10 +17,6 @@ NEEDLE = (
     f'metrics = ["answer-nll", "attention-mass"]\noracle = true\n{SHARED}'
 )
 PERTURBATION = '[[grid]]\ntask = "perturbation"\npolicies = ["keydiff", "random"]\nbudgets = [64]\nlengths = [128]\n'
-LONGGEN = (
-    '[[grid]]\ntask = "longgen"\npolicies = ["full", "sink"]\nbudgets = [64]\nlengths = [40]\n'
-    "temperature = [0.0, 0.8]\n"
-)
 
 
 @pytest.fixture
@@ -55,19 +51,11 @@ def test_an_oracle_and_the_attention_that_is_left_are_in_the_table_and_kept(run,
 
 
 def test_each_task_makes_a_table_and_pictures(run, tmp_path):
-    printed = run(f"{PERTURBATION}{SHARED}\n{LONGGEN}{SHARED}", "--pictures", "drawn")
+    printed = run(PERTURBATION + SHARED, "--pictures", "drawn")
     assert "perturbation:" in printed
-    assert "longgen:" in printed
     drawn = {path.name for path in (tmp_path / "drawn").iterdir()}
-    assert drawn == {"perturbation-1.png", "perturbation-2.png", "longgen-t0-40.png", "longgen-t0.8-40.png"}
+    assert drawn == {"perturbation-1.png", "perturbation-2.png"}
     assert all((tmp_path / "drawn" / name).read_bytes().startswith(b"\x89PNG") for name in drawn)
-
-
-def test_long_generations_of_each_temperature_have_a_row(run):
-    found = tables(run, LONGGEN + SHARED, "--texts", "2")["longgen"]
-    assert [(line["temperature"], line["policy"], line["n"]) for line in found] == [
-        (temperature, policy, 2) for temperature in (0.0, 0.8) for policy in ("full", "sink")
-    ]
 
 
 def test_perturbation_protects_what_it_is_told_to(run):
