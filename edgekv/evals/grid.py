@@ -25,7 +25,7 @@ from edgekv.policies import parse_policy
 from .case import Case, Task
 from .qa import read_items
 from .results import Results, key_of
-from .setting import AS_GIVEN, DEFAULT, FULL, OFF, OpenRuntime, Setting
+from .setting import AS_GIVEN, DEFAULT, FULL, GONE, OFF, QUESTION, TURN, OpenRuntime, Setting
 from .tasks import TASKS
 
 LENGTHS, SAMPLES = (1000,), 10
@@ -87,6 +87,8 @@ class Grid:
                     raise ConfigError(f"{name}={value!r} is not possible; give a number")
         for spec in {*self.policies} - {FULL, DEFAULT}:
             parse_policy(spec)
+        if gone := [focus for focus in self.focus if focus in GONE]:
+            raise ConfigError(f"focus={gone[0]!r} is gone; give {OFF}, {QUESTION}, {TURN}, or a text to keep in mind")
         if self.focus_policy is not None:
             parse_policy(self.focus_policy)
         for kv_type in self.kv_types:

@@ -13,7 +13,7 @@ from edgekv.generation.sampler import GREEDY
 
 from .answer_likelihood import answer_nll, read_question
 from .document import Question
-from .setting import ALL, ALL_WHOLE, KNOWN, TURN, WHOLE, Setting
+from .setting import QUESTION, TURN, Setting
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ def ask_all(
 ) -> list[Answered]:
     """Ask questions about a text in a file.
 
-    With the focus "question" and "whole" a question is known while the text is read. With "turn" it is read
-    right after the text, in the same turn. These settings read the text once for each question, and once more if
+    With the focus "question" a question is known while the text is read. With "turn" it is read right after the text,
+    in the same turn. These settings read the text once for each question, and once more if
     something is measured beside the reply.
     With any other focus the text is read once and compacted to the budget before any question is asked, and each
     question is asked of that same cache.
@@ -59,8 +59,8 @@ def ask_all(
     nll: measure how likely the right answers are
     look: called once for each question; it may choose among the cells of a text that is held whole
     """
-    if setting.focus in (*KNOWN, TURN) and not setting.holds_text:
-        return _in_one_turn(runtime, setting.focus, text, questions, progress, nll, look)
+    if setting.focus in (QUESTION, TURN) and not setting.holds_text:
+        return _in_one_turn(runtime, text, questions, progress, nll, look)
     return _afterwards(runtime, setting, text, questions, progress, nll, look)
 
 
@@ -74,7 +74,7 @@ def _afterwards(
     look: Look | None,
 ) -> list[Answered]:
     with runtime.session() as session:
-        session.read(files=[text], focus=_known(setting, questions), progress=progress)
+        session.read(files=[text], focus=setting.question, progress=progress)
         read = session.snapshot()
         found = []
         for question in questions:
@@ -98,17 +98,8 @@ def ask_from(
     return Answered(_reply(session, question), found)
 
 
-def _known(setting: Setting, questions: Sequence[Question]) -> str | list[str] | bool:
-    """Return the focus with which a text is read before its questions are asked."""
-    texts = [question.text for question in questions]
-    if setting.focus in (ALL, ALL_WHOLE) and not setting.holds_text:
-        return texts if setting.focus == ALL else [" ".join(texts)]
-    return setting.question
-
-
 def _in_one_turn(
     runtime: edgekv.Runtime,
-    focus: str,
     text: Path,
     questions: Sequence[Question],
     progress: ProgressCallback | None,
@@ -118,21 +109,16 @@ def _in_one_turn(
     found = []
     for question in questions:
         with runtime.session() as session:
-            reply = _reply(session, question, files=[text], progress=progress, focus=_focus(focus, question))
+            reply = _reply(session, question, files=[text], progress=progress)
         progress = nll = None
         cells: Mapping[str, float] = {}
         if with_nll or look is not None:
             with runtime.session() as session:
-                read_question(session, question, files=[text], focus=_focus(focus, question))
+                read_question(session, question, files=[text])
                 cells = {} if look is None else look(question)
                 nll = answer_nll(runtime, session, question) if with_nll else None
         found.append(Answered(reply, nll, cells))
     return found
-
-
-def _focus(focus: str, question: Question) -> list[str] | None:
-    """Return the focus of a turn; None = its question, in its parts."""
-    return [question.text] if focus == WHOLE else None
 
 
 def _reply(session: edgekv.Session, question: Question, **further: Any) -> str:

@@ -10,10 +10,8 @@ from edgekv.planning.planner import check_device
 
 FULL = "full"  # a policy that evicts nothing
 DEFAULT = "default"  # the policy that edgekv chooses for the model
-OFF, QUESTION, WHOLE, TURN = "off", "question", "whole", "turn"
-KNOWN = (QUESTION, WHOLE)  # a question is known while the text is read for it
-ALL, ALL_WHOLE = "all", "all-whole"  # all questions are known while the text is read once
-LONG_PROBE = 128  # tokens of a probe with several questions, or a question and an answer
+OFF, QUESTION, TURN = "off", "question", "turn"
+GONE = ("whole", "all", "all-whole")  # focuses that were, so that none of them is taken for a text to keep in mind
 AS_GIVEN = 0  # 0 = do not cut the text
 SPARE_CELLS = 1024  # cells of a full cache beyond the text: template, question, answer
 
@@ -26,9 +24,8 @@ class Setting:
         everything, so that nothing is evicted
     budget: cells each (layer, KV head) keeps; means nothing under "full"
     focus: what is fed as a probe between blocks, scored by `focus_policy` (None = the default one): "off" = nothing,
-        "question" = what is asked afterwards, or any other question; "whole" = what is asked, as one part; "all" = all
-        that is asked of a text, each a part, and "all-whole" = the same as one part; "turn" = nothing, but what is
-        asked ends the turn that the text begins, and is read with it
+        "question" = what is asked afterwards, or any other question; "turn" = nothing, but what is asked ends the turn
+        that the text begins, and is read with it
     memory: ceiling of a process of its own in which each text is read; None = texts are read one after the other in
         this process, with the machine's memory for a ceiling, since it is the budget that is measured
     evict_every: generated tokens between two evictions; None = a block
@@ -53,7 +50,7 @@ class Setting:
     @property
     def question(self) -> str | bool:
         """The `focus` of `Session.read` for a text that is read before any question is asked."""
-        if self.holds_text or self.focus in (OFF, *KNOWN, TURN):
+        if self.holds_text or self.focus in (OFF, QUESTION, TURN):
             return False
         return self.focus
 
@@ -128,7 +125,6 @@ class Setting:
             "budget": self.budget,
             "focus": self.focus not in (OFF, TURN),
             "focus_policy": None if self.focus in (OFF, TURN) else self.focus_policy,
-            **({"probe_tokens": LONG_PROBE} if self.focus in (ALL, ALL_WHOLE) else {}),
             "n_sink": self.n_sink,
             "recent": self.recent,
             "reposition": self.reposition,

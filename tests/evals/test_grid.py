@@ -118,6 +118,12 @@ def test_only_a_policy_may_be_the_default():
         Grid(task="needle", focus_policy=DEFAULT)
 
 
+@pytest.mark.parametrize("focus", ["whole", "all", "all-whole"])
+def test_a_focus_that_is_gone_is_no_text(focus):
+    with pytest.raises(edgekv.ConfigError, match=f"focus='{focus}' is gone; give off, question, turn"):
+        Grid(task="needle", focus=("off", focus))
+
+
 def test_without_a_gpu_layers_on_one_are_no_result(counted, tmp_path, monkeypatch):
     make, asked = counted
     monkeypatch.setattr("edgekv.planning.planner.has_gpu", lambda: False)

@@ -43,10 +43,8 @@ def asked(tiny_model, tmp_path, monkeypatch):
 
 def test_a_text_is_read_for_each_question_of_its_turn_and_else_once(asked):
     assert asked("question")[1:] == (True, ["ask", "ask"])
-    assert asked("whole")[1:] == (True, ["ask", "ask"])
     assert asked("turn")[1:] == (False, ["ask", "ask"])
     assert asked("What?")[1:] == (True, ["read", "ask", "ask"])
-    assert asked("all")[1:] == asked("all-whole")[1:] == (True, ["read", "ask", "ask"])
     assert asked("off")[1:] == (False, ["read", "ask", "ask"])
     assert asked("turn", nll=True)[1:] == (False, ["ask"] * 4)
     assert asked("off", nll=True)[1:] == (False, ["read", *["ask"] * 4])
