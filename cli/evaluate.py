@@ -139,7 +139,6 @@ def run(
     *,
     results: Path,
     baseline: str | None,
-    pictures: Path | None,
     as_json: bool,
     threads: int | None,
     gpu_layers: int,
@@ -158,8 +157,6 @@ def run(
     names = list(dict.fromkeys(case.setting.name for case in cases if not case.setting.is_full))
     if baseline is not None and baseline not in names:
         raise ConfigError(f"baseline={baseline!r} is not measured; possible: {', '.join(names)}")
-    if pictures is not None:
-        pictures.mkdir(parents=True, exist_ok=True)  # rather now than when everything is measured
     stopped = False
     with Results(results) as store:
         try:
@@ -177,8 +174,6 @@ def run(
         report.print_tables(measured, baseline)
         where = f"results of {len(measured):,} of {counted(len(cases), 'case')} are in {results}"
         console.print(where, style="dim", markup=False, soft_wrap=True)
-    for path in report.draw(measured, pictures) if pictures is not None else []:
-        console.print(str(path), style="dim", markup=False, soft_wrap=True)
     if stopped:
         raise KeyboardInterrupt
 

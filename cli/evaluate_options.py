@@ -85,7 +85,6 @@ def run_options(
             metavar="NAME", help="Policy to compare the others with, as named in the table. Default: the first."
         ),
     ] = None,
-    pictures: Annotated[Path | None, typer.Option(metavar="DIR", help="Draw pictures (PNG) into this folder.")] = None,
     as_json: AsJson = False,
     threads: Annotated[int | None, typer.Option(help="Threads. Default: one for every processor.")] = None,
     gpu_layers: Annotated[int, typer.Option(min=0, help="Layers to put on GPUs. Default: none.")] = 0,

@@ -7,7 +7,6 @@ import platform
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -45,11 +44,6 @@ def as_json(measured: Measured, baseline: str | None) -> str:
     refused = dict.fromkeys(result["refused"] for _, result in measured if "refused" in result)
     about = {"edgekv": version("edgekv"), "machine": platform.machine(), "python": platform.python_version()}
     return json.dumps(about | {"tables": tables, "refused": list(refused)}, ensure_ascii=False)
-
-
-def draw(measured: Measured, folder: Path) -> list[Path]:
-    """Draw the pictures of each task into a folder; returns the files."""
-    return [path for task, part in by_task(measured) for path in task.draw(part, folder)]
 
 
 def _rich(table: Table) -> RichTable:

@@ -30,7 +30,7 @@ def _looking(task: Task) -> Task:
     return dataclasses.replace(task, measure=measure, table=asked.table, metrics=(*task.metrics, ATTENTION_MASS))
 
 
-PERTURBATION = Task("perturbation", perturbation.measure, perturbation.table, perturbation.draw)
+PERTURBATION = Task("perturbation", perturbation.measure, perturbation.table)
 OWN = (*map(_looking, (NEEDLE, RULER, QA)), PERTURBATION)
 
 

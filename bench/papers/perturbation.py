@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from edgekv.errors import ConfigError
-from edgekv.evals import pictures
 from edgekv.evals.case import Case, Measured
 from edgekv.evals.measured import setting_cells
 from edgekv.evals.setting import OpenRuntime, Setting
@@ -30,8 +28,6 @@ HEADERS = (
     "heads that lose less",
     "texts",
 )
-
-COLOURS = "magma_r"  # readable in grey too
 
 
 def text(case: Case) -> Hashable:
@@ -88,27 +84,6 @@ def table(measured: Measured, baseline: str | None = None) -> Table:
         shares = {"ratio": ratio, "layers_with_less": less, "heads_with_less": heads}
         data.append(where | {"layers": losses.tolist()} | shares | {"n": n})
     return Table(HEADERS, rows, data)
-
-
-def draw(measured: Measured, folder: Path) -> list[Path]:
-    """A map of every setting: layers by KV heads, all on one scale."""
-    found = _means(measured, "heads")
-    most = max((float(np.nanmax(losses)) for losses, _ in found.values()), default=None)
-    drawn = []
-    for number, ((setting, _), (losses, _)) in enumerate(found.items(), 1):
-        drawn.append(folder / f"perturbation-{number}.png")
-        title = f"{setting.name}, {setting.budget} cells"
-        head_map(drawn[-1], losses.tolist(), title=title, label="share of the output", most=most)
-    return drawn
-
-
-def head_map(path: Path, losses: pictures.Grid, *, title: str, label: str, most: float | None = None) -> None:
-    """Draw losses by layer and head, (n_layer, n_head_kv); `most` is the end of the scale, None = the largest."""
-    size = (2.5 + 0.35 * len(losses[0]), 1.8 + 0.16 * len(losses))
-    with pictures.drawn_axes(path, title, "KV head", "layer", size) as axes:
-        pictures.draw_grid(axes, losses, COLOURS, most, label)
-        axes.set_xticks(range(len(losses[0])))
-        axes.yaxis.get_major_locator().set_params(integer=True)
 
 
 def _means(measured: Measured, what: str) -> dict[Where, tuple[np.ndarray, int]]:

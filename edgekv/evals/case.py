@@ -30,11 +30,10 @@ def book_text(path: Path | None) -> str | None:
 
 @dataclass(frozen=True)
 class Task:
-    """A kind of measurement, and tables and pictures of its results.
+    """A kind of measurement, and tables of its results.
 
     measure: measures a case
     table: a table of results; the string is the `name` of the setting that others are compared with
-    draw: draws pictures of results into a folder; returns the files
     params: the task's parameters beside a setting, a text and a seed, with their defaults
     asks: True = it asks questions with known answers. Only then can a text be read in a process of its own, under a
         ceiling (`Setting.memory`)
@@ -45,7 +44,6 @@ class Task:
     name: str
     measure: Callable[[Case, OpenRuntime], dict[str, Any]]
     table: Callable[[Measured, str | None], Table]
-    draw: Callable[[Measured, Path], list[Path]]
     params: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     asks: bool = False
     metrics: tuple[str, ...] = ()

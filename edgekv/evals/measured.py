@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -31,15 +30,3 @@ def setting_cells(setting: Setting, length: int) -> tuple[str, ...]:
     given, usual = setting.as_dict(), asdict(Setting())
     options = [f"{name}={given[name]}" for name in OPTIONS if given.get(name, usual[name]) != usual[name]]
     return (setting.name, cells, str(setting.block), setting.kv_type, ", ".join(options), tokens)
-
-
-def labels(settings: Iterable[Setting]) -> dict[Setting, str]:
-    """Return names of settings for pictures, without the budget: the name, and block and cache if most have others."""
-    found = list(settings)
-    usual = {what: Counter(getattr(setting, what) for setting in found).most_common(1) for what in ("block", "kv_type")}
-    made = {}
-    for setting in found:
-        own = [f"block {setting.block}"] if setting.block != usual["block"][0][0] else []
-        own += [setting.kv_type] if setting.kv_type != usual["kv_type"][0][0] else []
-        made[setting] = ", ".join([setting.name, *own])
-    return made

@@ -16,9 +16,6 @@ from edgekv.extras import needed
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKS = "osD^vPX"
 LINES = ("-", "--", ":", "-.")
-FULL_COLOUR = "#555555"
-MOST_BANDS = 6  # bands of more lines cannot be told apart
-SCORES = "viridis"  # a colour map, readable in grey too
 
 LOOK = {
     "figure.dpi": 150,
@@ -36,7 +33,6 @@ LOOK = {
 SLANTED: dict[str, Any] = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}  # labels of ticks
 
 Estimate = tuple[float, float, float]  # a value, and the ends of its range
-Grid = Sequence[Sequence[float | None]]
 
 
 @contextmanager
@@ -51,53 +47,6 @@ def drawn_axes(path: Path, title: str, x_label: str, y_label: str, size: tuple[f
         axes.set(title=title, xlabel=x_label, ylabel=y_label)
         yield axes
         figure.savefig(path, format="png", metadata={"Software": None})
-
-
-def needle_map(path: Path, scores: Grid, *, lengths: Sequence[int], depths: Sequence[float], title: str) -> None:
-    """Draw how often a needle was found: scores (depths, lengths) in [0, 1], None = not measured; depths in [0, 1]."""
-    size = (2.5 + 0.6 * len(lengths), 1.8 + 0.4 * len(depths))
-    with drawn_axes(path, title, "tokens of the text", "depth of the needle", size) as axes:
-        draw_grid(axes, scores, SCORES, 1.0, "found")
-        axes.set_xticks(
-            range(len(lengths)), [f"{n:,}" for n in lengths], rotation=45, ha="right", rotation_mode="anchor"
-        )
-        axes.set_yticks(range(len(depths)), [f"{depth:.0%}" for depth in depths])
-        for row, line in enumerate(scores):
-            for column, score in enumerate(line):
-                if score is not None:
-                    colour = "white" if score < 0.5 else "black"
-                    axes.text(column, row, f"{score:.0%}", ha="center", va="center", color=colour, fontsize=8)
-
-
-def budget_curves(
-    path: Path,
-    curves: Mapping[str, Mapping[int, Estimate]],
-    *,
-    full: Estimate | None,
-    title: str,
-    label: str,
-) -> None:
-    """Draw scores in [0, 1] by budget in cells: a line for each policy, with a band if there are few lines.
-
-    full: the score of the full cache
-    """
-    shade = len(curves) <= MOST_BANDS
-    with drawn_axes(path, title, "budget (cells per head)", label, _size([*curves, "full cache"])) as axes:
-        axes.set_xscale("log", base=2)
-        budgets = sorted({budget for curve in curves.values() for budget in curve})
-        axes.set_xticks(budgets, [f"{budget:,}" for budget in budgets])
-        axes.minorticks_off()
-        axes.set_ylim(0, 1.03)
-        for i, (name, curve) in enumerate(curves.items()):
-            x = sorted(curve)
-            mean, low, high = zip(*(curve[budget] for budget in x), strict=True)
-            axes.plot(x, mean, label=name, **_style(i))
-            if shade:
-                axes.fill_between(x, low, high, color=_style(i)["color"], alpha=0.12, linewidth=0)
-        if full is not None:
-            axes.axhline(full[0], color=FULL_COLOUR, linestyle="--", label="full cache")
-            axes.axhspan(full[1], full[2], color=FULL_COLOUR, alpha=0.1, linewidth=0)
-        _draw_legend(axes)
 
 
 def history_lines(
@@ -146,14 +95,6 @@ def _with_range(values: Sequence[float | Estimate]) -> tuple[list[float], list[l
     if len(known) < len(values):
         return [value for value in values if not isinstance(value, tuple)], None
     return [value for value, _, _ in known], [[v - low for v, low, _ in known], [high - v for v, _, high in known]]
-
-
-def draw_grid(axes: Any, values: Grid, colours: str, most: float | None, label: str) -> None:
-    """Draw cells coloured by value from 0 to `most` (None = the largest value), and a scale; a value None is white."""
-    numbers = [[float("nan") if value is None else value for value in row] for row in values]
-    image = axes.imshow(numbers, cmap=colours, vmin=0, vmax=most, aspect="auto", interpolation="nearest")
-    axes.grid(visible=False)
-    axes.figure.colorbar(image, ax=axes, label=label)
 
 
 def _draw_legend(axes: Any) -> None:

@@ -27,7 +27,7 @@ def counted(monkeypatch, tiny_model):
         asked.append((case.setting.policy, case.length, case.seed, *case.params.values()))
         return {"score": case.seed % 2}
 
-    monkeypatch.setattr(Grid, "tasks", {"counted": Task("counted", measure, None, None, {"depth": (0.5,)})})
+    monkeypatch.setattr(Grid, "tasks", {"counted": Task("counted", measure, None, {"depth": (0.5,)})})
     model = str(tiny_model())
     return lambda **fields: Grid(task="counted", model=model, **fields), asked
 

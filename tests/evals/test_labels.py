@@ -1,15 +1,10 @@
-"""Labels of settings in pictures and tables: readings by different settings never share a label."""
+"""Names of settings in tables: readings by different settings never share a name."""
 
 from __future__ import annotations
 
-from edgekv.evals.measured import labels, setting_cells
+from edgekv.evals.measured import setting_cells
 from edgekv.evals.setting import Setting
 from edgekv.evals.table import SETTING_HEADERS
-
-
-def test_what_most_have_is_not_said():
-    usual = [Setting(budget=budget, focus=focus) for budget in (128, 256) for focus in ("off", "What?")]
-    assert set(labels(usual).values()) == {"default", "focus: What?"}
 
 
 def test_a_reading_with_an_archive_has_a_name_of_its_own():
@@ -20,18 +15,6 @@ def test_a_reading_with_an_archive_has_a_name_of_its_own():
         *("focus: question", "focus: question, recalled"),
     ]
     assert Setting(policy="full", archive="1GiB").name == "full"
-
-
-def test_another_block_or_cache_is_another_line():
-    usual = [Setting(), Setting(budget=256)]
-    others = {
-        Setting(block=64): "default, block 64",
-        Setting(kv_type="q8_0"): "default, q8_0",
-        Setting(policy="tova", block=32, kv_type="q4_0"): "tova, block 32, q4_0",
-    }
-    found = labels([*usual, *others])
-    assert {setting: found[setting] for setting in others} == others
-    assert [found[setting] for setting in usual] == ["default", "default"]
 
 
 def test_a_row_tells_the_options_that_are_not_the_default():

@@ -50,14 +50,6 @@ def test_an_oracle_and_the_attention_that_is_left_are_in_the_table_and_kept(run,
     assert keydiff["nll_above_oracle"] == pytest.approx(keydiff["nll"] - oracle["nll"])
 
 
-def test_each_task_makes_a_table_and_pictures(run, tmp_path):
-    printed = run(PERTURBATION + SHARED, "--pictures", "drawn")
-    assert "perturbation:" in printed
-    drawn = {path.name for path in (tmp_path / "drawn").iterdir()}
-    assert drawn == {"perturbation-1.png", "perturbation-2.png"}
-    assert all((tmp_path / "drawn" / name).read_bytes().startswith(b"\x89PNG") for name in drawn)
-
-
 def test_perturbation_protects_what_it_is_told_to(run):
     plain, more = (
         tables(run, f"{PERTURBATION}blocks = [32]\nsamples = 1\nrecent = {n}")["perturbation"] for n in (0, 32)

@@ -5,28 +5,9 @@ from __future__ import annotations
 import matplotlib
 import pytest
 
-from bench.papers.perturbation import head_map
 from edgekv.evals import pictures
 
 PNG = b"\x89PNG\r\n\x1a\n"
-
-
-def needle(path, x):
-    scores = [[1.0, 0.5, None], [x, 0.0, 0.2]]
-    pictures.needle_map(path, scores, lengths=[500, 1000, 2000], depths=[0, 1], title="keydiff, 512 cells")
-
-
-def heads(path, x):
-    head_map(path, [[0.1, x], [0.3, 0.2]], title="keydiff", label="lost")
-
-
-def budgets(path, x):
-    curves = {f"policy {i}": {256: (x, 0.1, 0.9), 512: (i / 20, 0, 1)} for i in range(16)}
-    pictures.budget_curves(path, curves, full=(0.9, 0.8, 1.0), title="needle", label="found")
-
-
-def without_full_cache(path, x):
-    pictures.budget_curves(path, {"keydiff": {256: (x, 0.1, 0.9)}}, full=None, title="needle", label="found")
 
 
 def history(path, x):
@@ -45,7 +26,7 @@ def gaps(path, x):
     pictures.bars(path, values, title="perplexity", label="gap", of="policy")
 
 
-PICTURES = [needle, heads, budgets, without_full_cache, history, times, gaps]
+PICTURES = [history, times, gaps]
 
 
 @pytest.mark.parametrize("draw", PICTURES)

@@ -7,22 +7,19 @@ from collections.abc import Mapping
 from edgekv.evals import ruler
 from edgekv.evals.case import ANSWER_NLL, Task
 
-from . import asked, asked_pictures, asking, long_chat, perplexity
+from . import asked, asking, long_chat, perplexity
 
 NEEDLE = Task(
     "needle",
     asking.needle,
     asked.table,
-    asked_pictures.draw,
     {"depth": (None,), "needles": (1,)},
     asks=True,
     metrics=(ANSWER_NLL,),
 )
-RULER = Task(
-    "ruler", asking.ruler, asked.table, asked_pictures.draw, {"kind": ruler.TASKS}, asks=True, metrics=(ANSWER_NLL,)
-)
-QA = Task("qa", asking.qa, asked.table, asked_pictures.draw, asks=True, metrics=(ANSWER_NLL,), takes_data=True)
-CHAT = Task("chat", long_chat.measure, asked.table, asked_pictures.draw, long_chat.PARAMS)
-PERPLEXITY = Task("perplexity", perplexity.measure, perplexity.table, perplexity.draw)
+RULER = Task("ruler", asking.ruler, asked.table, {"kind": ruler.TASKS}, asks=True, metrics=(ANSWER_NLL,))
+QA = Task("qa", asking.qa, asked.table, asks=True, metrics=(ANSWER_NLL,), takes_data=True)
+CHAT = Task("chat", long_chat.measure, asked.table, long_chat.PARAMS)
+PERPLEXITY = Task("perplexity", perplexity.measure, perplexity.table)
 
 TASKS: Mapping[str, Task] = {task.name: task for task in (NEEDLE, RULER, QA, CHAT, PERPLEXITY)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from edgekv.evals import perplexity_gap
@@ -12,7 +11,7 @@ from edgekv.evals.setting import OpenRuntime
 from edgekv.evals.table import SETTING_HEADERS, Table
 from edgekv.evals.tokens import prompt_tokens
 
-from .grouped import Where, by_setting, draw_bars
+from .grouped import Where, by_setting
 
 HEADERS = (*SETTING_HEADERS, "perplexity", "gap", "gap once evicted", "texts")
 
@@ -31,12 +30,6 @@ def table(measured: Measured, baseline: str | None = None) -> Table:
         rows.append((*setting_cells(setting, length), *cells))
         data.append({**setting.as_dict(), "length": length, **gap, "n": n})
     return Table(HEADERS, rows, data)
-
-
-def draw(measured: Measured, folder: Path) -> list[Path]:
-    """The gaps of every length, as bars: policies and their budgets."""
-    gaps = {where: gap["gap"] for where, gap, _ in _gaps(measured) if not where[0].is_full and gap["gap"] is not None}
-    return draw_bars(gaps, folder, "perplexity", "perplexity above the full cache")
 
 
 Gap = tuple[Where, dict[str, Any], int]
