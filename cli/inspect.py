@@ -44,13 +44,10 @@ def inspect(
         int | None, typer.Option(help="Most tokens that prompt and answer may have together. Default: 8,192.")
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Write one self-contained page of HTML.")] = None,
-    pictures: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write PNG pictures; needs the extra eval.")
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show which tokens of a text are kept by which layers and heads, and what becomes of their keys."""
-    from edgekv.inspection import observe, render_page, save_pictures  # takes memory that other commands can spare
+    from edgekv.inspection import observe, render_page  # takes memory that other commands can spare
 
     from .kept_text import print_observation
 
@@ -59,8 +56,6 @@ def inspect(
         if question is None and not files:
             raise edgekv.InputError("there is nothing to inspect; give a text file (-f FILE), a question, or both")
         cells_are_here(runtime["rpc"])
-        if pictures is not None:
-            pictures.mkdir(parents=True, exist_ok=True)  # rather now than when everything is read
         stack.callback(reserve(REPORT_BYTES))
         rt = stack.enter_context(opened(runtime))
         progress = stack.enter_context(reading_bar())
@@ -79,13 +74,12 @@ def inspect(
         )
     if html is not None:
         _write(html, render_page(found))
-    written = [] if pictures is None else save_pictures(found, pictures)
     if as_json:
-        print(json.dumps(found.as_dict() | {"pictures": list(map(str, written))}))
+        print(json.dumps(found.as_dict()))
         return
     print_observation(console_of(stderr=False), found, layer or ())
-    for path in (*([] if html is None else [html]), *written):
-        console.print(f"wrote {path}", soft_wrap=True, markup=False)
+    if html is not None:
+        console.print(f"wrote {html}", soft_wrap=True, markup=False)
 
 
 def _write(path: Path, page: str) -> None:

@@ -11,7 +11,6 @@ from .kept_tokens import Kept
 from .keys import KeyStudy, log_det_gram, principal
 from .observe import Observation, observe
 from .page import render_page
-from .plots import save_pictures
 
 __all__ = [
     "Kept",
@@ -21,5 +20,4 @@ __all__ = [
     "observe",
     "principal",
     "render_page",
-    "save_pictures",
 ]

@@ -5,21 +5,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from browser import chromium, opened
 from command import SMALL, run_here, words
 
 import edgekv
-from edgekv.inspection import observe, plots, render_page
+from edgekv.inspection import observe, render_page
 
 HOSTILE = (
     "</div><script>document.title = 'taken over'</script><img src='http://edgekv.invalid/x.png'> "
     '& "q" 漢字 \x1b[31m\n'
 )
-PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def inspect(*arguments, **environment):
@@ -55,7 +52,7 @@ def report(asked, tmp_path_factory):
 def test_json_is_one_object_of_plain_figures(report):
     assert set(report) - {"page"} == {
         *("model", "policy", "focus", "budget_cells", "block", "kv_type", "prompt_tokens", "evictions", "repositions"),
-        *("peak_rss_bytes", "question", "answer", "budgets", "pieces", "counts", "heads", "keys", "pictures"),
+        *("peak_rss_bytes", "question", "answer", "budgets", "pieces", "counts", "heads", "keys"),
         "archived",
     }
     assert (report["policy"], report["budget_cells"], report["answer"]) == ("snapkv+ada", 64, "")
@@ -115,22 +112,6 @@ def test_a_text_alone_and_an_answer(model, book):
     answered = json.loads(inspect("-m", model, "What?", "--max-tokens", 9, "--json").stdout)
     assert answered["answer"]
     assert len(answered["pieces"]) == answered["prompt_tokens"] + 8  # the last one is said, but not fed
-
-
-def test_pictures_are_png_files(asked, tmp_path):
-    result = inspect(*asked, "--layer", 2, "--head", 1, "--pictures", tmp_path / "new" / "folder", "--json")
-    assert result.returncode == 0, result.stderr
-    written = sorted((tmp_path / "new" / "folder").iterdir())
-    assert [path.name for path in written] == ["kept.png", "keys-2-1.png", "log-det.png"]
-    assert sorted(json.loads(result.stdout)["pictures"]) == [str(path) for path in written]
-    assert all(path.read_bytes().startswith(PNG) for path in written)
-
-
-def test_the_picture_of_what_is_kept_says_what_is_dark():
-    mask = np.array([[True, False, False, False]])
-    figure = plots._map(SimpleNamespace(mask=mask, heads=[(0, 0)]))
-    (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == ["kept (25%)", "evicted"]
 
 
 def test_the_page_shows_the_question_as_text(model, asked, report, tmp_path):

@@ -41,7 +41,6 @@ NAMES = [
     "edgekv.hub.look_up",
     "edgekv.inspection.observe",
     "edgekv.inspection.render_page",
-    "edgekv.inspection.save_pictures",
     "edgekv.testing.models.families",
     "edgekv.testing.models.shapes",
     "edgekv.plan",
