@@ -114,32 +114,26 @@ def test_every_request_is_answered_and_each_document_read_once(answer):
 )
 def test_neither_order_nor_sharing_makes_a_difference(answer, options):
     alone, _ = answer(REQUESTS, **options)
-    shared, stats = answer(None, "shared.jsonl", workers=3, **options)
-    assert shared == alone
-    assert stats.prefixes >= 4
+    for name, how in (("workers.jsonl", {"workers": 3}), ("steps.jsonl", {"parallel": 3})):
+        shared, stats = answer(None, name, **how, **options)
+        assert shared == alone
+        assert stats.prefixes >= 4
+        assert stats.answered == len(REQUESTS)
     shuffled = random.Random(1).sample(REQUESTS, len(REQUESTS))
     other, _ = answer(shuffled, "other.jsonl", **options)
     assert {name: said(row) for name, row in other.items()} == {name: said(row) for name, row in alone.items()}
 
 
-def test_requests_that_share_steps_say_the_same(answer):
-    alone, _ = answer(REQUESTS)
-    together, stats = answer(None, "together.jsonl", parallel=3)
-    assert together == alone
-    assert stats.prefixes >= 4
-    assert stats.answered == len(REQUESTS)
-
-
-@pytest.mark.parametrize("options", [{}, {"parallel": 3}])
-def test_neither_order_nor_slots_make_a_difference_with_archives(answer, options):
+def test_neither_order_nor_slots_make_a_difference_with_archives(answer):
     """Each request has an archive of its own."""
     archived = {"policy": "keydiff", "archive": "4MiB"}
     alone, _ = answer(REQUESTS, **archived)
     assert any(row["response"]["body"]["edgekv"].get("archived", 0) > 0 for row in alone.values())
     shuffled = random.Random(2).sample(REQUESTS, len(REQUESTS))
-    other, stats = answer(shuffled, "other.jsonl", **archived, **options)
-    assert {name: said(row) for name, row in other.items()} == {name: said(row) for name, row in alone.items()}
-    assert stats.answered == len(REQUESTS)
+    for name, how in (("order.jsonl", {}), ("slots.jsonl", {"parallel": 3})):
+        other, stats = answer(shuffled, name, **archived, **how)
+        assert {name: said(row) for name, row in other.items()} == {name: said(row) for name, row in alone.items()}
+        assert stats.answered == len(REQUESTS)
 
 
 def test_slots_and_workers_are_two_ways(answer, opened, tmp_path):

@@ -57,7 +57,7 @@ from edgekv.policies import (
         ("keydiff+caote+critical(alpha=1)", Critical(Caote(KeyDiff()), alpha=1)),
         ("snapkv(pool=max)+critical+ada(safeguard=0)", Ada(Critical(SnapKV(pool="max")), safeguard=0)),
         ("tova+caote+ada", Ada(Caote(Tova()))),
-        ("snapkv+pyramid+ada", Ada(Pyramid(SnapKV(), beta=20.0), safeguard=0.2, scope="layer")),
+        ("snapkv+pyramid+ada", Ada(Pyramid(SnapKV(), beta=20.0), safeguard=0.2)),
         ("l2norm+fastcaote+critical+ada+pyramid", Pyramid(Ada(Critical(FastCaote(L2Norm()))))),
         ("sink+pyramid(beta=1)", Pyramid(Sink(), beta=1)),
         (Caote(Random(seed=3)), Caote(Random(seed=3))),
@@ -257,7 +257,7 @@ SPELLING = "is not spelt base or base(key=value, ...)+wrapper(...); bases: " + N
         ("tova+critical(alpha=1.01)", "critical(alpha=1.01): a value in [0.0, 1.0] is needed"),
         ("tova+ada(safeguard=1.01)", "ada(safeguard=1.01): a value in [0.0, 1.0] is needed"),
         ("tova+ada(safeguard=nan)", "ada(safeguard=nan): a value in [0.0, 1.0] is needed"),
-        ("tova+ada(scope=head)", "ada(scope=head): one of layer, model is possible"),
+        ("tova+ada(scope=model)", "ada has no option 'scope=model'; possible: safeguard="),
         ("tova+pyramid(beta=0.9)", "pyramid(beta=0.9): at least 1.0 is needed"),
         ("tova+pyramid(beta=nan)", "pyramid(beta=nan): at least 1.0 is needed"),
         ("tova+critical(alpha=nan)", "critical(alpha=nan): a value in [0.0, 1.0] is needed"),
@@ -319,7 +319,6 @@ def test_garbage_is_an_error_like_any_other(value):
         (Caote, {"inner": Critical(Tova())}),
         (Critical, {"inner": Tova(), "alpha": 2}),
         (Ada, {"inner": Random()}),
-        (Pyramid, {"inner": Ada(Tova(), scope="model")}),
     ],
 )
 def test_classes_check_as_specs_do(kind, options):
