@@ -50,8 +50,8 @@ def ask_all(
     """Ask questions about a text in a file.
 
     With the focus "question" a question is known while the text is read. With "turn" it is read right after the text,
-    in the same turn. These settings read the text once for each question, and once more if
-    something is measured beside the reply.
+    in the same turn. Both read the text once for each question, and once more if something is measured beside the
+    reply.
     With any other focus the text is read once and compacted to the budget before any question is asked, and each
     question is asked of that same cache.
 

@@ -13,7 +13,7 @@ void Compaction::close_gaps(edgekv_cache & cache, uint32_t il, Scratch & scratch
     const edgekv_layer & layer    = layers_[il];
     const size_t         k_bytes  = layer.k->nb[1];
     const size_t         v_bytes  = layer.is_latent() ? 0 : layer.v->nb[1]; // the value of a latent goes with its key
-    uint32_t *           moved_to = scratch.alive.data(); // by cell, of survivors above the budget
+    uint32_t *           moved_to = scratch.moved_to.data(); // by cell, of survivors above the budget
     RowGraphs *          graphs   = devices_.moving(layer);
     for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
         const HeadCells head   = cache.cells(il, g);

@@ -60,19 +60,18 @@ void score_attention(const edgekv_policy & policy, const Cells & cells, uint32_t
 // lambda_i = sqrt(2 ln(i / k) / d) for each of the newest n rows (AhaKV eq. 12), i tokens seen and k the budget.
 void step_gains(const edgekv_policy & policy, const edgekv_queries & queries, size_t n_rows, uint32_t budget, float * gains);
 
-
-// CAOTE (arXiv:2504.14051, eq. 20 to 23): from weights (n,) the output error c (n,) of each of the first n_alive cells of
-// `order`; the others keep what they have. cells.of_values: how far each value is from the mean of all by write_mean_weights, or
-// that of the heavy one from the mean of the others.
-void score_caote(const edgekv_policy & policy, const Cells & cells, const float * weights, const uint32_t * order, size_t n_alive,
+// CAOTE (arXiv:2504.14051, eq. 20 to 23): from weights (n,) the output error c (n,) of each of the n cells in `order`.
+// cells.of_values: how far each value is from the mean of all by write_mean_weights, or that of the heavy one from the mean of
+// the others.
+void score_caote(const edgekv_policy & policy, const Cells & cells, const float * weights, const uint32_t * order, size_t n,
                  Scratch & scratch, float * errors);
 
-// The cell of the first n_alive that holds more than half of all weight, by its place in `order`, where CAOTE's mean would be little
-// but that cell; n_alive if there is none.
-size_t heavy_cell(const edgekv_policy & policy, const float * weights, const uint32_t * order, size_t n_alive);
+// The cell that holds more than half of all weight, by its place in `order`, where CAOTE's mean would be little but that cell;
+// n if there is none.
+size_t heavy_cell(const edgekv_policy & policy, const float * weights, const uint32_t * order, size_t n);
 
 // The weight of each of them in the mean that CAOTE compares values with, by cell; 0 of one that is left out, if any.
-void write_mean_weights(const edgekv_policy & policy, const float * weights, const uint32_t * order, size_t n_alive, size_t left_out,
+void write_mean_weights(const edgekv_policy & policy, const float * weights, const uint32_t * order, size_t n, size_t left_out,
                         float * mean_weights);
 
 // Mean over kernel neighbours in position order, or their maximum, in place; `order` lists n cells ascending by position.

@@ -9,7 +9,7 @@ template <typename F> void Scratch::each(const ScratchSize & size, F f) {
     f(norms, n);
     f(scores, n);
     f(prior, n);
-    f(alive, n);
+    f(moved_to, n);
     f(line, n_columns * n);
     f(sums, n + 1);
     f(rows, n_rows * size.dim);

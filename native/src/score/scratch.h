@@ -27,7 +27,7 @@ struct Scratch {
     std::vector<float>    norms;     // (n_cells,)
     std::vector<float>    scores;    // (n_cells,)
     std::vector<float>    prior;     // (n_cells,) second scores of a cell: a value prior, the second stage of a selection
-    std::vector<uint32_t> alive;     // (n_cells,) where survivors move to
+    std::vector<uint32_t> moved_to;  // (n_cells,) where cells above the budget that stay are moved
     std::vector<float>    line;      // (n_columns, n_cells) scores in position order, or columns of the keys
     std::vector<double>   sums;      // (n_cells + 1,) running sums for pooling
     std::vector<float>    rows;      // (n_rows, dim)

@@ -10,7 +10,6 @@ namespace edgekv {
 
 namespace {
 
-
 enum class Queries { none, newest, some, every, scorers }; // `some`: policy.rows of them; `scorers`: as many as a scorer wants
 
 // Flags are of policy.flags; 0 = no flag asks for it.
