@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .conversations.local_engine import LocalEngine
-from .loop.clients import Engine
+from .loop.engine import Engine
 from .loop.loop import Loop
 from .loop.thread import LoopThread
 from .models.header import read_header

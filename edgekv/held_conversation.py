@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import gc
+import os
+import sys
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from .conversations.history import question_of, rereadable_request
-from .errors import ConfigError, SessionError
-from .generation.request import GenerationRequest, ProgressCallback, RewindRequest
-from .loop.clients import ConversationClient, Engine
+from .errors import ConfigError, EdgeKVError, SessionError, WorkerError
+from .generation.request import GenerationRequest, Progress, ProgressCallback, RewindRequest
+from .generation.stats import Stats
+from .loop.engine import Engine
+from .loop.loop_channel import Mailbox
+from .loop.loop_messages import Abort, Call, Cancel, Close, Ended, Next, Reply
 from .loop.reply_pieces import Blocks, Events, ReplyPieces
 
 if TYPE_CHECKING:
@@ -35,20 +40,29 @@ class HeldConversation:
 
     _ended = True  # until it was made
 
-    def __init__(self, engine: Engine, conversation: ConversationClient, start: Snapshot | None = None) -> None:
-        """Hold a conversation. start: a snapshot that it begins with at its first use"""
+    def __init__(self, engine: Engine, number: int, system: str | None, start: Snapshot | None = None) -> None:
+        """Hold a conversation of the loop, by its number.
+
+        system: its system message; None = there is none
+        start: a snapshot that it begins with at its first use
+        """
         self._engine = engine
-        self._conversation = conversation
+        self._number = number
+        self._system = system
         self._start = start
-        self._ended = False
+        self._stats = Stats()
         self._cancels = object()  # another one after every cancel, so that a reply knows if one came since it was made
+        self._cancelled = threading.Event()  # since the last reply began
+        self._aborted: Mailbox | None = None  # takes the end of a reply that was left
         self._beginning = threading.Lock()
         self._users = threading.RLock()
         self._user: weakref.ref[_User] | None = None  # the call that has it to itself, as long as that lives
+        engine.cancels.add(self._cancelled)
+        self._ended = False
 
     @contextmanager
-    def alone(self) -> Iterator[ConversationClient]:
-        """Yield the conversation to one user at a time. Raises SessionError while another user has it."""
+    def alone(self) -> Iterator[Self]:
+        """Yield the session to one user at a time. Raises SessionError while another user has it."""
         user = _User()
         with self._users:
             if self._is_used():
@@ -57,13 +71,26 @@ class HeldConversation:
                 raise SessionError("this session is already answering; wait for the reply or cancel it")
             self._user = weakref.ref(user)
         try:
-            yield self._live()
+            self._check_open()
+            yield self
         finally:
             self._user = None  # if an interrupt comes first, `user` goes with this frame
 
     def is_of(self, engine: Engine) -> bool:
         """Return True if the session has its cells in this engine."""
         return self._engine is engine
+
+    @property
+    def stats(self) -> Stats:
+        """Tokens, times and memory of the last reply, complete when that has ended."""
+        self._await_end()
+        return self._stats
+
+    @property
+    def system(self) -> str | None:
+        """The system message, which is never evicted; None = there is none."""
+        self._check_open()
+        return self._system
 
     @property
     def closed(self) -> bool:
@@ -75,7 +102,13 @@ class HeldConversation:
         if self.closed:
             return
         self.cancel()
-        self._conversation.close()
+        try:
+            answer = self._engine.channel.request(Close(self._number))
+        except SessionError:  # a callback of the loop cannot wait
+            self._drop()
+        else:
+            with suppress(SessionError, WorkerError):  # all was freed
+                answer.get()
         self._ended = True  # if an interrupt comes before, it is closed again or dropped
 
     def cancel(self) -> None:
@@ -84,7 +117,9 @@ class HeldConversation:
         A reply that was made before, and of which no piece was fetched yet, ends without one.
         """
         self._cancels = object()  # before the event is set: a reply that begins clears it, and then looks here
-        self._conversation.cancel()
+        self._cancelled.set()
+        if not self._engine.closed:
+            self._engine.channel.post(Cancel(self._number))
 
     def __enter__(self) -> Self:
         return self
@@ -94,23 +129,56 @@ class HeldConversation:
 
     def __del__(self) -> None:
         if not self._ended:
-            self._conversation.drop()
+            self._drop()
 
-    def _live(self) -> ConversationClient:
-        """Return the conversation. Raises SessionError if the session is closed."""
+    def _drop(self) -> None:
+        """Have the loop forget it, in any state, without waiting. Finalizers may call this."""
+        if not self._engine.closed and not sys.is_finalizing():
+            self._engine.channel.post(Close(self._number))
+
+    def _check_open(self) -> None:
         if self.closed:
             raise SessionError("this session is closed; open another with Runtime.session()")
-        return self._conversation
 
-    def _begun(self) -> ConversationClient:
-        """Return the conversation, restored from `start` at the first use."""
-        conversation = self._live()
+    def _begin(self) -> None:
+        """Restore it from `start` at its first use. Raises SessionError if it is closed."""
+        self._check_open()
         if self._start is not None:
             with self._beginning:
                 if self._start is not None:
-                    conversation.restore(self._start)
+                    self._restore(self._start)
                     self._start = None
-        return conversation
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        if self._engine.channel.worker_pid is not None:
+            self._ask("check_room", snapshot.nbytes)
+        self._ask("restore", snapshot)
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        """Return the result of a method of the loop's conversation, or a property that needs the loop.
+
+        Raises its errors. No reply may be under way if the method needs the cells.
+        """
+        self._begin()
+        return self._ask(name, *arguments)
+
+    def _ask(self, name: str, *arguments: Any) -> Any:
+        return self._engine.channel.ask(Call(self._number, name, arguments))
+
+    def _look(self, name: str) -> Any:
+        """Return a property of the loop's conversation, as of the end of the last call, piece or block."""
+        self._check_open()
+        self._await_end()
+        return self._engine.channel.look(self._number, name)
+
+    def _await_end(self) -> None:
+        """Wait until a reply that was left has ended, and take its figures."""
+        while (aborted := self._aborted) is not None:
+            with suppress(EdgeKVError):  # the runtime was closed, or its worker has died
+                part = aborted.get()
+                if part.stats is not None:
+                    self._stats = part.stats
+            self._aborted = None
 
     def events(self, reply: Iterator[str]) -> Events:
         """Return the events of a reply that was not begun, for a thread that has others to go on with meanwhile."""
@@ -144,24 +212,75 @@ class HeldConversation:
         Files that can be read only once are copied first.
 
         cancels: the session's `_cancels` when the reply was made
-        client: who waits for the loop; None = the thread that iterates
+        client: who waits for the loop, and is given the box of each answer before; None = the thread that iterates
         """
-        with self.alone() as conversation, ExitStack() as copies:
-            conversation.cancelled.clear()
+        with self.alone(), ExitStack() as copies:
+            self._cancelled.clear()
             if self._cancels is not cancels:
-                conversation.cancelled.set()
+                self._cancelled.set()
             if client is not None and self._may_block(request):
                 yield Blocks.NOW
             if isinstance(request, GenerationRequest):
                 if request.follows_grammar:
                     self._engine.follow_grammars()
-                request = copies.enter_context(rereadable_request(request, conversation.cancelled))
+                request = copies.enter_context(rereadable_request(request, self._cancelled))
                 if ends_in_question and (question := question_of(request)):
                     request = replace(request, question=question)
-            if not conversation.cancelled.is_set():
-                self._begun()
-            yield from copies.enter_context(closing(conversation.reply(request, progress, client)))
-            return conversation.stats
+            if not self._cancelled.is_set():
+                self._begin()
+            yield from copies.enter_context(closing(self._answers(request, progress, client)))
+            return self.stats
+
+    def _answers(
+        self, request: GenerationRequest | RewindRequest, progress: ProgressCallback | None, client: int | None
+    ) -> Generator[str | Mailbox, None, None]:
+        """Have the loop answer a request, and yield the pieces; the loop works only while this is iterated.
+
+        Once `_cancelled` is set, it ends at the next block or token.
+        """
+        channel, plan, number = self._engine.channel, self._engine.plan, self._engine.new_number()
+        self._aborted = None  # a reply that was left ends before this one begins
+        self._stats = stats = Stats(budget_cells=plan.budget_cells, even_cells=plan.even_cells)
+        if self._cancelled.is_set():
+            stats.finish_reason = "cancelled"
+            return
+        has_files = isinstance(request, GenerationRequest) and any(isinstance(part, Path) for part in request.content)
+        folder = os.getcwd() if has_files and channel.worker_pid is not None else None
+        begin, following = Reply(number, self._number, request, folder, stats, progress is not None), Next(number)
+        left = _Left(self, number)
+        try:
+            try:
+                answer = channel.request(begin, client)
+            except EdgeKVError:  # nothing was posted
+                left.is_over = True
+                raise
+            if self._cancelled.is_set():  # before it began, which forgets earlier cancels
+                channel.post(Cancel(self._number))
+            if client is not None:
+                yield answer
+            while not isinstance(part := answer.get(), Ended):
+                if not isinstance(part, Progress):
+                    yield part
+                elif progress is not None:
+                    progress(part)
+                answer = channel.request(following, client)
+                if client is not None:
+                    yield answer
+            left.is_over = True
+        except EdgeKVError:
+            stats.finish_reason = stats.finish_reason or "failed"
+            raise
+        finally:
+            left.end()
+        if part.stats is not None:
+            self._stats = part.stats
+        if part.error is not None:
+            raise part.error
+
+    def _leave(self, number: int) -> None:
+        """Have the loop end a reply that is no longer iterated, without waiting. At exit it ends anyway."""
+        if not self._engine.closed and not sys.is_finalizing():
+            self._aborted = self._engine.channel.post(Abort(number))
 
     def _may_block(self, request: GenerationRequest | RewindRequest) -> bool:
         """Return True if files may be copied, cells given up, a snapshot restored, or a worker waited for."""
@@ -172,3 +291,22 @@ class HeldConversation:
 
     def _is_used(self) -> bool:
         return self._user is not None and self._user() is not None
+
+
+class _Left:
+    """Ends a reply in the loop when its client is gone, even if an interrupt ended the client."""
+
+    def __init__(self, session: HeldConversation, number: int) -> None:
+        self.is_over = False
+        self._session = session
+        self._number = number
+
+    def end(self) -> None:
+        """Leave the reply, unless it is over."""
+        if not self.is_over:
+            self.is_over = True
+            self._session._leave(self._number)
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing():
+            self.end()

@@ -16,7 +16,7 @@ from .cells.memory_guard import MemoryGuard
 from .conversations.history import History, StoredHistory, question_of, request_of, rereadable_request, token_ids
 from .errors import ConfigError, SessionError
 from .generation.request import check_text
-from .loop.clients import Engine
+from .loop.engine import Engine
 from .models.header import Header
 from .options import Options
 from .planning.plan import Plan

@@ -15,7 +15,6 @@ from .conversations.snapshot import Snapshot
 from .engines import open_engine
 from .errors import ConfigError, SessionError, SessionFileError
 from .generation.request import Logging, check_text
-from .loop.clients import ConversationClient
 from .memory.sizes import parse_size_or_none
 from .models.catalog import find_model
 from .moving_ceiling import MovingCeiling
@@ -129,7 +128,7 @@ class Runtime(OtherNames, MovingCeiling):
             system = start.system
         if system is not None:
             check_text(system, "give the system message as a text, and messages to session.reply(messages)")
-        return self._opened(self._engine.new_conversation(system, logging), start)
+        return self._opened(self._engine.new_conversation(system, logging), system, start)
 
     def load_session(
         self,
@@ -162,19 +161,11 @@ class Runtime(OtherNames, MovingCeiling):
         load = partial(self._engine.load_conversation, path, keeps_log=history, keep=keep)
         kept_in = path if keep else None
         if instead_of is None:
-            return self._opened(load(), kept_in=kept_in)
+            return self._opened(*load(), kept_in=kept_in)
         if not isinstance(instead_of, Session) or not instead_of.is_of(self._engine):
             raise SessionError("the session in instead_of is of another runtime; load the file in that one")
-        with instead_of.alone() as conversation:
-            n_past = conversation.look("n_past")
-            try:
-                session = self._opened(load(conversation), kept_in=kept_in)
-            except BaseException:
-                if conversation.look("n_past") != n_past:
-                    instead_of.close()  # its cells are gone: a file that was found sound failed later, or Ctrl-C came
-                raise
-        instead_of.close()
-        return session
+        with instead_of.giving_way() as number:
+            return self._opened(*load(number), kept_in=kept_in)
 
     def keep_beginnings(self, folder: str | os.PathLike[str]) -> None:
         """Have the beginnings that histories share outlive this runtime in a folder, and go on with those of before.
@@ -203,9 +194,9 @@ class Runtime(OtherNames, MovingCeiling):
         return cast(bool, self._engine.call("keeps_sessions"))
 
     def _opened(
-        self, conversation: ConversationClient, start: Snapshot | None = None, kept_in: Path | None = None
+        self, number: int, system: str | None, start: Snapshot | None = None, kept_in: Path | None = None
     ) -> Session:
-        return Session(self._engine, conversation, start, able_to_focus=self.options.focus, kept_in=kept_in)
+        return Session(self._engine, number, system, start, able_to_focus=self.options.focus, kept_in=kept_in)
 
     def close(self) -> None:
         """Free the model and its cells. Open sessions end with it; a reply that is under way is cancelled first."""

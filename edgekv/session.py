@@ -23,7 +23,7 @@ from .generation.request import (
     question_to_read_with,
     reply_fields,
 )
-from .loop.clients import ConversationClient, Engine
+from .loop.engine import Engine
 from .loop.reply_methods import in_asyncio, whole, whole_in_asyncio
 from .other_names import SESSION, OtherNames
 from .prompt.named_files import contents_of
@@ -64,18 +64,19 @@ class Session(SessionState, OtherNames):
     def __init__(
         self,
         engine: Engine,
-        conversation: ConversationClient,
+        number: int,
+        system: str | None,
         start: Snapshot | None = None,
         *,
         able_to_focus: bool,
         kept_in: Path | None = None,
     ) -> None:
-        """Make a session. start: a snapshot that the conversation begins with at its first use
+        """Make a session. Further arguments as for `HeldConversation`.
 
         able_to_focus: texts can be read with a probe
         kept_in: the folder that the conversation is appended to
         """
-        super().__init__(engine, conversation, start)
+        super().__init__(engine, number, system, start)
         self._able_to_focus = able_to_focus
         self._kept_in = kept_in
 
@@ -207,7 +208,7 @@ class Session(SessionState, OtherNames):
         content: tuple[str | Path, ...] = (*map(Path, paths_of("files", files)), *([prompt] if prompt else []))
         if not content:
             raise InputError("the prompt is empty; write something to continue, or name files")
-        self._live()
+        self._check_open()
         request = GenerationRequest(
             content=content,
             kind="text",
@@ -345,7 +346,7 @@ class Session(SessionState, OtherNames):
         `continue_from` does.
         """
         with rereadable_request(request_of(history, tools)) as request, self.alone():
-            return cast(int, self._begun().call("common_prefix_length", request))
+            return cast(int, self._call("common_prefix_length", request))
 
     def rewind(self, n_tokens: int, *, other_draws: bool = False, progress: ProgressCallback | None = None) -> None:
         """Go back to the first `n_tokens` tokens that were read and generated; needs a session with history=True.
@@ -373,12 +374,13 @@ class Session(SessionState, OtherNames):
         SessionFileError if the disk does not take another log.
         """
         with self.alone():
-            conversation = self._engine.fork(self._begun())
-        return Session(self._engine, conversation, able_to_focus=self._able_to_focus)
+            self._begin()
+            number = self._engine.fork(self._number)
+        return Session(self._engine, number, self._system, able_to_focus=self._able_to_focus)
 
     def _question(self, focus: Focus, usual: str, *, otherwise: bool) -> str | tuple[str, ...] | None:
         """Return the question to read with; None = none."""
-        self._live()
+        self._check_open()
         return question_to_read_with(focus, usual, able=self._able_to_focus, otherwise=otherwise)
 
 

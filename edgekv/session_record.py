@@ -13,7 +13,6 @@ import numpy.typing as npt
 from .arguments import path_of
 from .conversations.coverage import Coverage, Shaded
 from .errors import ConfigError
-from .generation.stats import Stats
 from .held_conversation import HeldConversation
 from .store.log import Turn, joined
 from .store.transcript import write_transcript
@@ -26,45 +25,38 @@ class SessionRecord(HeldConversation):
     """The figures, turns and texts of a conversation, and the cells that it holds."""
 
     @property
-    def stats(self) -> Stats:
-        """Tokens, times and memory of the last reply, complete when that has ended."""
-        return self._conversation.stats
-
-    @property
-    def system(self) -> str | None:
-        """The system message, which is never evicted; None = there is none."""
-        return self._live().system
-
-    @property
     def n_past(self) -> int:
         """Tokens read and generated so far."""
-        return cast(int, self._begun().look("n_past"))
+        self._begin()
+        return cast(int, self._look("n_past"))
 
     @property
     def n_cells(self) -> int:
         """Cells used per head."""
-        return cast(int, self._begun().look("n_cells"))
+        self._begin()
+        return cast(int, self._look("n_cells"))
 
     @property
     def n_recallable(self) -> int:
         """Tokens with archived rows and no cell, on average over heads, as of the end of the last call."""
-        return cast(int, self._begun().look("n_recallable"))
+        self._begin()
+        return cast(int, self._look("n_recallable"))
 
     def kept_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
         """True positions of the tokens that one (layer, KV head) still holds, (n,) ascending."""
         for name, number in (("layer", layer), ("head", head)):
             if isinstance(number, bool) or not hasattr(number, "__index__"):
                 raise ConfigError(f"{name}={number!r} is no number; give a whole number from 0 on")
-        return cast("npt.NDArray[np.int32]", self._begun().call("kept_positions", layer, head))
+        return cast("npt.NDArray[np.int32]", self._call("kept_positions", layer, head))
 
     @property
     def n_exceeded(self) -> int:
         """Number of checks that found the process over its ceiling."""
-        return cast(int, self._live().look("n_exceeded"))
+        return cast(int, self._look("n_exceeded"))
 
     def budgets(self) -> list[list[int]]:
         """Cells that the last eviction left in each head of each layer; 0 before the first eviction."""
-        return cast("list[list[int]]", self._begun().call("budgets"))
+        return cast("list[list[int]]", self._call("budgets"))
 
     def turns(self, *, apart: bool = False) -> Iterator[Turn]:
         """Yield the turns of the log as `Turn(role, start, stop)`, without tokens that the chat template puts between.
@@ -79,7 +71,7 @@ class SessionRecord(HeldConversation):
         first = 0
         while True:
             with self.alone():
-                some: list[Turn] = self._begun().call("turns", first, TURNS_AT_ONCE)
+                some: list[Turn] = self._call("turns", first, TURNS_AT_ONCE)
             yield from some
             first += len(some)
             if len(some) < TURNS_AT_ONCE:
@@ -92,7 +84,7 @@ class SessionRecord(HeldConversation):
         """
         _check_turn(turn)
         with self.alone():
-            start, stop = (0, self._begun().call("n_logged")) if turn is None else (turn.start, turn.stop)
+            start, stop = (0, self._call("n_logged")) if turn is None else (turn.start, turn.stop)
         pieces = (b"".join(some) for some in self._pieces(start, stop, turn is None))
         yield from codecs.iterdecode(pieces, "utf-8", "replace")
 
@@ -106,17 +98,16 @@ class SessionRecord(HeldConversation):
         """
         _check_turn(turn)
         with self.alone():
-            conversation = self._begun()
-            start, stop = (0, conversation.call("n_logged")) if turn is None else (turn.start, turn.stop)
-            stop = min(stop, conversation.look("n_past"))
-            coverage: Coverage = conversation.call("coverage")
+            start, stop = (0, self._call("n_logged")) if turn is None else (turn.start, turn.stop)
+            stop = min(stop, self.n_past)
+            coverage: Coverage = self._call("coverage")
         yield from coverage.shaded(self._pieces(start, stop, turn is None), start)
 
     def _pieces(self, start: int, stop: int, control: bool) -> Iterator[list[bytes]]:
         """Yield the bytes of each token in [start, stop) of the log, TOKENS_AT_ONCE at a time."""
         for first in range(start, stop, TOKENS_AT_ONCE):
-            with self.alone() as conversation:
-                pieces = conversation.call("pieces", first, min(stop, first + TOKENS_AT_ONCE), control)
+            with self.alone():
+                pieces = self._call("pieces", first, min(stop, first + TOKENS_AT_ONCE), control)
             yield pieces
 
     def export(self, path: str | os.PathLike[str]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
@@ -26,7 +28,7 @@ class SessionState(SessionRecord):
         bring the process over its ceiling.
         """
         with self.alone():
-            return cast(Snapshot, self._begun().call("snapshot"))
+            return cast(Snapshot, self._call("snapshot"))
 
     def restore(self, snapshot: Snapshot) -> None:
         """Return to the state of a snapshot, as often as you like.
@@ -37,8 +39,8 @@ class SessionState(SessionRecord):
         """
         if not isinstance(snapshot, Snapshot):
             raise ConfigError(f"snapshot={snapshot!r} is no snapshot; give what `snapshot` returned")
-        with self.alone() as conversation:
-            conversation.restore(snapshot)
+        with self.alone():
+            self._restore(snapshot)
             self._start = None
 
     def save(self, path: str | os.PathLike[str], *, archive: bool = True) -> None:
@@ -52,7 +54,7 @@ class SessionState(SessionRecord):
         Raises SessionFileError if it cannot be written, and SessionError while the session is answering.
         """
         with self.alone():
-            self._begun().call("save", Path(os.path.abspath(path_of("path", path))), archive)
+            self._call("save", Path(os.path.abspath(path_of("path", path))), archive)
 
     def keep(self, path: str | os.PathLike[str]) -> None:
         """Append the session to a new folder from now on, as it grows, so that it survives a kill (docs/sessions.md).
@@ -65,14 +67,27 @@ class SessionState(SessionRecord):
         """
         folder = Path(os.path.abspath(path_of("path", path)))
         with self.alone():
-            conversation = self._begun()
+            self._begin()
             if not self._engine.call("keeps_sessions"):
                 raise ConfigError(
                     "a session is kept with the rows of its tokens, and this runtime has no archive, or the model "
                     "needs more than rows; open one with archive=..., or write the session whole with save"
                 )
-            conversation.call("keep", folder)
+            self._call("keep", folder)
         self._kept_in = folder
+
+    @contextmanager
+    def giving_way(self) -> Iterator[int]:
+        """Yield its number to a load that takes its cells. The session then ends; if the load fails, it goes on."""
+        with self.alone():
+            n_past = self._look("n_past")
+            try:
+                yield self._number
+            except BaseException:
+                if self._look("n_past") != n_past:
+                    self.close()  # its cells are gone: a file that was found sound failed later, or Ctrl-C came
+                raise
+        self.close()
 
     @property
     def kept_in(self) -> Path | None:

@@ -1,30 +1,28 @@
-"""Look behind sessions: tests find the loop's conversation of a session's, and the slots of its engine."""
+"""Look behind sessions: tests find the loop's conversation of a session, and the slots of its engine."""
 
 from __future__ import annotations
 
-from edgekv.loop.clients import ConversationClient, Engine
+from edgekv.held_conversation import HeldConversation
+from edgekv.loop.engine import Engine
 
-begin = ConversationClient.__init__
-
-
-def begin_and_note(conversation, engine, number, system):
-    """Note the conversation that the loop of this process serves by the same number, which it forgets at its end."""
-    begin(conversation, engine, number, system)
-    if engine.channel.worker_pid is None:
-        conversation.served = engine.channel.loop.conversation(number)
+begin = HeldConversation.__init__
 
 
-def behind(name):
-    """Return a property: that of the served conversation, once a reply that was left has ended."""
+def begin_and_note(session, engine, number, *further):
+    """Note the conversation that the loop of this process serves by the session's number, which it forgets at its end.
 
-    def look(conversation):
-        conversation._await_end()
-        return getattr(conversation.served, name)
+    A session of a worker process has None.
+    """
+    begin(session, engine, number, *further)
+    session._served = None if engine.channel.worker_pid is not None else engine.channel.loop.conversation(number)
 
-    return property(look)
+
+def conversation(session):
+    """Return the served conversation, once a reply that was left has ended."""
+    session._await_end()
+    return session._served
 
 
-ConversationClient.__init__ = begin_and_note
-for name in ("state", "_prompts", "_swapped_in"):
-    setattr(ConversationClient, name, behind(name))
+HeldConversation.__init__ = begin_and_note
+HeldConversation._conversation = property(conversation)
 Engine.slots = property(lambda engine: engine.channel.loop.engine.slots)

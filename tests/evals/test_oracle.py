@@ -73,8 +73,8 @@ def test_the_probe_is_what_is_fed_next(tiny_model, text):
         session.read(files=[text], focus=False)
         n_read = session.n_past
         "".join(session.chat(QUESTION.text, max_tokens=1))
-        with session.alone() as conversation:
-            fed = b"".join(conversation.call("pieces", n_read, session.n_past, True))
+        with session.alone():
+            fed = b"".join(session._call("pieces", n_read, session.n_past, True))
         tokens = oracle.probe_tokens(runtime, QUESTION)
         assert b"".join(runtime.model.piece(token, special=True) for token in tokens) == fed + b"sea"
 

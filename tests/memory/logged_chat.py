@@ -16,7 +16,7 @@ def chat(model, text, n_turns, n_returns, **options):
                 session.rewind(n_past)
             for _ in session.chat(text, max_tokens=8):
                 pass
-        served = rt._engine.channel.loop.conversation(session._conversation.number)
+        served = rt._engine.channel.loop.conversation(session._number)
         largest = max(checkpoint.stored.nbytes for checkpoint in served.state.history.checkpoints._all)
         return session.n_past, largest, rt.plan.peak_bytes
 

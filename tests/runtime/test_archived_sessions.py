@@ -398,7 +398,7 @@ def test_the_kept_text_has_three_shades(open_runtime):
     with open_runtime(**ARCHIVED | {"archive": "512KiB"}) as rt, rt.session(history=True) as session:
         session.read(words(250))
         end = session._conversation.state.archive.positions[1]
-        coverage = session._conversation.call("coverage")
+        coverage = session._call("coverage")
         shades = coverage.levels(0, session.n_past)
         held = {position for head in kept(session) for position in head}
         for position, shade in enumerate(shades.tolist()):

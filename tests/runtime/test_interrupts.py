@@ -420,7 +420,7 @@ def test_an_interrupt_after_a_feed(roomy_here, monkeypatch, tmp_path, i):
             interrupt_after(patch, "edgekv_cache_feed", i)
             with pytest.raises(KeyboardInterrupt):
                 say(session, words(20), n=20)
-        assert session._conversation.call("n_logged") >= session.n_past
+        assert session._call("n_logged") >= session.n_past
         assert len(log_of(session)) == session.n_past
         log = log_of(session)
         session.save(tmp_path / "a")
@@ -534,7 +534,7 @@ def test_an_interrupt_of_the_host_of_a_worker(small_model):
         run_at(partial(say, session, "a"), k, next(ERRORS))
         try:
             say(session, "b")
-            assert session._conversation.call("n_logged") - session.n_past in (0, 1)
+            assert session._call("n_logged") - session.n_past in (0, 1)
             session.close()
             n_checked += 1
         except edgekv.WorkerError:

@@ -689,7 +689,7 @@ def test_closing_a_runtime_wakes_who_waits_and_cancels_who_works(open_runtime, p
 
     def progress(p):
         reading.set()
-        until(first._conversation.cancelled.is_set, "the close")  # most of the text is unread then
+        until(first._cancelled.is_set, "the close")  # most of the text is unread then
 
     def work():
         first.read(words(5000), progress=progress)

@@ -46,7 +46,7 @@ class SessionChecks:
 
         may_be_open: its reply was left, and nobody has collected it
         """
-        state, conversation = _state(session), session._conversation.served
+        state, conversation = _state(session), session._served
         while not state.is_loaded:  # others may have had the cells in the same step
             session.kept_positions(0, 0)
         assert state not in self._engine.slots.swap, "a loaded session has a copy that is swapped out"
@@ -125,7 +125,7 @@ class SessionChecks:
 
 
 def _state(session: edgekv.Session) -> SequenceState:
-    conversation: Conversation = session._conversation.served  # type: ignore[attr-defined]
+    conversation: Conversation = session._served  # type: ignore[attr-defined]
     return conversation.state
 
 

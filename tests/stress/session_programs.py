@@ -64,7 +64,7 @@ class Client:
         self._channel: SteppedLoop = runtime._engine.channel  # type: ignore[assignment]
         self._file = folder / f"{id(self)}.session"
         self.session = runtime.session(history=True)
-        self.number = self.session._conversation.number
+        self.number = self.session._number
         self._checks = SessionChecks(runtime)
         self._steps = self._program(operations)
         self._n_fed = 0
@@ -84,14 +84,14 @@ class Client:
     def note_feed(self, cache: object) -> None:
         """Note a feed of some session, after which this one may be cancelled or interrupted."""
         if self._at is not None:
-            state = self.session._conversation.served.state
+            state = self.session._served.state
             self._n_fed += state.is_loaded and state.block_loop.cache is cache
 
     def disturb(self) -> None:
         """Cancel or interrupt the reply if it is time and its client waits. Called between two steps, whoever waits."""
         if self._at is None or self._n_fed < self._at[0]:
             return
-        reply = self._channel.loop._replies.of(self.session._conversation.served)
+        reply = self._channel.loop._replies.of(self.session._served)
         if reply is None or reply.answer is None:
             return
         way, self._at = self._at[1], None
