@@ -32,7 +32,7 @@ class Direct:
     """Steps the reply that a loop has open in this thread, which the loop's own does not notice."""
 
     def __init__(self, loop: Loop) -> None:
-        (reply,) = loop._replies.by_number.values()
+        (reply,) = loop._replies.values()
         self._events = reply.events
         self._decode = loop.engine.loaded.decoder.decode
 

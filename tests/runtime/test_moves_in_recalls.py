@@ -36,7 +36,7 @@ class Moves:
         loop.begin_steps(self._look)
 
     def _look(self, _):
-        if any(reply.is_recalling for reply in self._loop.loop._replies.reporting):
+        if any(reply.is_recalling for reply in self._loop.loop._reporting):
             if self.n_scanned == self._at:
                 self._ask()
             self.n_scanned += 1

@@ -317,7 +317,7 @@ def test_a_task_may_begin_while_the_progress_of_another_is_still_to_be_looked_at
         seen = []
         first = asyncio.create_task(reply(rt.session(), words(90), progress=seen.append))
         await asyncio.sleep(0)
-        until(lambda: rt._engine.channel.loop._replies.reporting, "the end of a block")  # the event loop stands still
+        until(lambda: rt._engine.channel.loop._reporting, "the end of a block")  # the event loop stands still
         assert await reply(rt.session(), "Hi") == alone
         await first
         assert seen

@@ -51,7 +51,7 @@ class SessionChecks:
             session.kept_positions(0, 0)
         assert state not in self._engine.slots.swap, "a loaded session has a copy that is swapped out"
         loop = self._loop
-        assert may_be_open or loop._replies.of(conversation) is None, "a reply that is over is still open"
+        assert may_be_open or loop._of(conversation) is None, "a reply that is over is still open"
         cells, n_past = self._cells(state), state.n_past
         assert state.block_loop.cache.n_past == n_past == state.figures[0]
         history, tokens = state.history, _tokens(state)
@@ -138,15 +138,16 @@ def _tokens(state: SequenceState) -> list[int]:
 
 def check_loop(loop: Loop) -> None:
     """Check what holds between two steps. Raises AssertionError."""
-    slots, engine, replies = loop._slots, loop.engine, loop._replies
+    slots, engine = loop._slots, loop.engine
     for conversation, reply in slots.holders.items():
         assert reply.ended is None, "a reply that is over holds a slot"
-        assert replies.by_number.get(reply.number) is reply, "a reply that the loop forgot holds a slot"
+        assert loop._replies.get(reply.number) is reply, "a reply that the loop forgot holds a slot"
         assert reply.conversation is conversation
     assert len(slots.holders) <= engine.n_slots, f"{len(slots.holders)} hold the {engine.n_slots} slots"
     assert engine.loaded.decoder.is_shared == (len(slots.holders) > 1)
     assert engine.holding == {conversation.state for conversation in slots.holders}
-    known = {it.state for it in (*loop._conversations.values(), *loop._closing)}
+    answered = [it.conversation for it in loop._replies.values() if it.ended is None]  # perhaps closed meanwhile
+    known = {it.state for it in (*loop._conversations.values(), *answered)}
     owners = [it.owner for it in engine.loaded.block_loops if it.owner is not None]
     assert known.issuperset(owners), "a session that is closed has cells"
     assert known.issuperset(engine.slots.swap._swapped), "a session that is closed is swapped out"
@@ -160,10 +161,9 @@ def check_at_rest(loop: Loop) -> int:
     slots, engine = loop._slots, loop.engine
     left = {
         "conversations": loop._conversations,
-        "closing": loop._closing,
-        "open replies": loop._replies.by_number,
-        "feeds": loop._replies._feeding,
-        "reports": loop._replies.reporting,
+        "open replies": loop._replies,
+        "feeds": loop._feeding,
+        "reports": loop._reporting,
         "waiting": slots.waiting,
         "holders": slots.holders,
         "swapped out": engine.slots.swap._swapped,

@@ -91,7 +91,7 @@ class Client:
         """Cancel or interrupt the reply if it is time and its client waits. Called between two steps, whoever waits."""
         if self._at is None or self._n_fed < self._at[0]:
             return
-        reply = self._channel.loop._replies.of(self.session._served)
+        reply = self._channel.loop._of(self.session._served)
         if reply is None or reply.answer is None:
             return
         way, self._at = self._at[1], None

@@ -40,7 +40,7 @@ class SteppedLoop:
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
         self.now = 0.0
-        loop._slots._clock = loop._replies._clock = lambda: self.now
+        loop._slots._clock = loop._clock = lambda: self.now
         self.between: Callable[[], None] = lambda: None
         self.note_feed: Callable[[object], None] = lambda cache: None
         self.client = 0
