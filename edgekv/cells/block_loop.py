@@ -2,58 +2,24 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from edgekv.archive.recalling import ROUNDS, Recalled, recalled_cells, recalling
+from edgekv.archive.row_files import Mark
 from edgekv.archive.session_archive import Archive
-from edgekv.binding import structs
-from edgekv.binding.cache import Cache, Usage
-from edgekv.options import UBATCH, Options
 
-from .decoder import Decoder
+from .block_loop_snapshot import BlockLoopNotes, BlockLoopSnapshot
+from .fed_cells import FedCells
 from .feeds import ALWAYS, RECALLING, Feed, Feeding, GoesOn, at_once, run
-from .noted_cells import NotedCells
 from .token_blocks import HeldBack, blocks, with_last
 
 
-class Room(NamedTuple):
-    """Tokens that may be fed before cells are evicted, before they are scored, and before positions end."""
+class BlockLoop(FedCells):
+    """Reads texts and generated tokens, recalls what a prompt needs, and copies its cells."""
 
-    until_full: int
-    until_scored: int
-    until_limit: int
-
-
-class BlockLoop(NotedCells):
-    """Keeps a cache within `budget` cells per head, plus one block of spare cells (KeyDiff eq. 6).
-
-    is_resized: the budget is another one since the last eviction
-    logits_row: token of the last batch that the next token's logits come from; -1 = the last one
-    """
-
-    def __init__(
-        self,
-        cache: Cache,
-        options: Options,
-        budget: int,
-        n_ctx_train: int,
-        decoder: Decoder | None = None,
-    ) -> None:
-        """decoder: decodes for all block loops of the context; None = for this one alone"""
-        super().__init__(cache, options, n_ctx_train)
-        self.budget = budget
-        self.is_resized = False
-        self.logits_row = -1
-        self._decoder = Decoder(options) if decoder is None else decoder
-        self._part_ends: Sequence[int] = ()  # ends of the parts of the current probe
-
-    def begin(self) -> None:
-        """Empty the cells, and forget all notes on them."""
-        super().begin()
-        self.is_resized = False
+    _is_moved = False  # the cells are other ones, or are to be, since the last recall began
 
     def resize(self, budget: int) -> None:
         """Keep `budget` cells per head from the next block or token on, or from `shrink` on; at most those of the plan.
@@ -233,121 +199,68 @@ class BlockLoop(NotedCells):
             the next token's logits
         goes_on: as `while_recalling` of `reading`, for the recall after an eviction
         """
-        if drafts and self._speculation.has_decoded(token, self._decoder.n_steps):
-            self._make_room(1)
-            self._coming = self.cache.n_past, [token]
-            self.cache.accept()
-            self._note_fed()
-            self._speculation.draft.pop(0)
-            self.logits_row += 1
-            self.work.accepted += 1
-        else:
-            spare = self._options.spare_cells
-            yield from self._feed(
-                [token], want_logits=True, spare=spare, generating=True, drafts=drafts, goes_on=goes_on
-            )
-
-    def _feed(
-        self,
-        tokens: list[int],
-        *,
-        want_logits: bool,
-        spare: int | None = None,
-        probe: Sequence[int] = (),
-        generating: bool = False,
-        drafts: bool = False,
-        goes_on: GoesOn = ALWAYS,
-    ) -> Feeding[None]:
-        if not tokens:
-            return
-        self._make_room(len(tokens))
-        self._speculation.draft = []
-        spare = self._options.block if spare is None else spare
-        n_new, usage = len(tokens), self.cache.usage
-        room = self._room(usage, spare)
-        full = self.is_resized or n_new > room.until_full
-        is_due = full or n_new > room.until_scored
-        if is_due:
-            yield from self._compact(probe, generating=generating, full=full)
-            if generating and full:
-                yield from self._recall(1, goes_on, lambda: self._compact(generating=True))
-            usage = self.cache.usage
-            room = self._room(usage, spare)
-        drafts = drafts and not self._decoder.is_shared
-        draft = self._speculation.propose(tokens[0], min(room) - 1, self.log) if drafts else []
-        started = time.perf_counter()
-        self._coming = usage.n_past, tokens
-        row = yield Feed(self.cache, tokens, want_logits, draft)
-        seconds = time.perf_counter() - started
-        self._note_fed()
-        if generating and is_due:
-            self._write_taken()
-        self.logits_row = row
-        self.work.decode_s += seconds
-        self.work.drafted += len(draft)
-        if drafts:
-            self._speculation.decoded(draft, seconds, self._decoder.n_steps)
-
-    def _room(self, usage: Usage, spare: int) -> Room:
-        """Return how many tokens may be fed before cells are evicted or scored. spare: cells beyond the budget"""
-        options, limit = self._options, self.repositioning.limit
-        return Room(
-            min(self.budget + spare - usage.n_cells, usage.n_free - options.probe_cells),
-            options.block - (usage.n_past - self._scored_at),
-            sys.maxsize if limit is None else limit - usage.n_past,
+        return self._feed(
+            [token],
+            want_logits=True,
+            spare=self._options.spare_cells,
+            generating=True,
+            drafts=drafts,
+            after_evicting=lambda: self._recall(1, goes_on, lambda: self._compact(generating=True)),
         )
 
-    def _compact(
-        self, probe: Sequence[int] = (), *, generating: bool = False, full: bool = False, is_last: bool = False
-    ) -> Feeding[None]:
-        options = self._options
-        full |= self.is_resized or self.cache.n_cells > self.budget
-        probed = full and len(probe) > 0
-        if self._since_probe is not None:
-            self._since_probe += self.cache.n_past - self._scored_at
-        due = full or options.parsed_policy.carries
-        if due or (self.archive is not None and self.archive.keeper is not None):
-            self._take_fed()  # also without an eviction, since the rows are laid out anew
-        if not due:
-            self._scored_at = self.cache.n_past
-            return
-        if not probed:
-            self._since_probe = None
-        elif is_last or self._since_probe is None or self._since_probe > UBATCH:
-            yield from self._ask(probe)
-        reposition = full and self.repositioning.due()
-        self._compacting = result = structs.Compaction()
-        self.cache.compact(
-            self._options.parsed_focus if probed else options.parsed_policy,
-            self.budget,
-            n_sink=options.sinks,
-            recent=options.recent_cells(self.budget, probed=probed),
-            pinned=self.pinned,
-            probed=probed,
-            generating=generating,
-            reposition=reposition,
-            result=result,
-        )
-        self._note_scored()
-        self._compacting = None
-        self.is_resized &= not full
-        self.work.evictions += full
-        self.work.repositions += reposition
-        self.work.evicted_cells += result.n_evicted
-        self.work.score_s += result.score_us / 1e6
-        self.work.compact_s += result.move_us / 1e6
-        self.work.crossed_bytes += result.crossed_bytes
-        self.work.staged_layers += result.n_staged
+    @property
+    def snapshot_bytes(self) -> int:
+        """Bytes of a snapshot, if it was taken now."""
+        return self.cache.snapshot_bytes + self._speculation.earlier.nbytes
 
-    def _ask(self, probe: Sequence[int]) -> Feeding[None]:
-        """Feed a probe. Its queries score again if they can be turned, and if scores do not add up."""
-        yield from self._probe(probe, self._part_ends)
-        self.work.probes += 1
-        again = self.cache.repositions and not self._options.parsed_focus.carries
-        self._since_probe = 0 if again else None
+    @property
+    def stored_bytes(self) -> int:
+        """The most bytes of a snapshot beside the archive, if it was taken now."""
+        rows = None if self.archive is None else self.archive.handle
+        return self.cache.snapshot_bytes_beside(rows) + self._speculation.earlier.nbytes
 
-    def _probe(self, tokens: Sequence[int], part_ends: Sequence[int] = ()) -> Feeding[None]:
-        """Have the queries of these tokens score. The tokens leave no cells."""
-        started = time.perf_counter()
-        yield Feed(self.cache, tokens, part_ends=part_ends)
-        self.work.probe_s += time.perf_counter() - started
+    def mark(self) -> Mark | None:
+        """Return a mark of all tokens, which are archived if some were; None = there is no archive."""
+        archive = self.archive
+        if archive is None:
+            return None
+        if archive.n_tokens:
+            self.archive_fed()
+        return archive.mark(self.cache.n_past)
+
+    def snapshot(self) -> BlockLoopSnapshot:
+        """Copy the cells and the notes on them into memory, without counters and budget."""
+        return BlockLoopSnapshot(self.cache.snapshot(), self.notes)
+
+    @property
+    def notes(self) -> BlockLoopNotes:
+        """The notes on the cells."""
+        fresh, is_long = self.cache.n_past - self._scored_at, self.repositioning.is_long
+        return BlockLoopNotes(self.pinned, fresh, is_long, self._speculation.earlier.to_bytes())
+
+    def restore(self, snapshot: BlockLoopSnapshot) -> None:
+        """Go back to a snapshot. Raises ConfigError for one of another cache.
+
+        After any other exception, call `restore` again or empty the cells.
+        """
+        self.settle()
+        self.forget_open()
+        self.cache.restore(snapshot.cells)
+        self.take(snapshot.notes)
+
+    def take(self, notes: BlockLoopNotes) -> None:
+        """Take the notes on cells that the cache holds already."""
+        n_past = self.cache.n_past
+        self.forget_open()
+        self._is_moved = True
+        self.pinned = notes.pinned
+        self._scored_at = n_past - notes.fresh
+        self.repositioning.restore(is_long=notes.is_long)
+        self._speculation.earlier.restore(notes.history if self._speculation.n_most else b"", n_past)
+
+    @property
+    def refills(self) -> bool:
+        """True if archived rows are all that reading a token leaves: no window, state or query that scores."""
+        shape = self.cache.shape
+        has_states = shape.window_cells or shape.state_bytes or shape.device_state_bytes
+        return not has_states and "queries" not in self._options.parsed_policy.reads

@@ -13,12 +13,12 @@ from edgekv.binding.snapshot_meta import CachedSource
 from edgekv.memory.raw_files import RawFile
 from edgekv.store.snapshot_file import CELLS, Section, SnapshotFile, write_snapshot_file
 
+from .block_loop import BlockLoop
 from .block_loop_snapshot import HISTORY, BlockLoopNotes
-from .noted_cells import NotedCells
 
 
 def write_cells(
-    cells: NotedCells,
+    cells: BlockLoop,
     file: BinaryIO | RawFile,
     about: Mapping[str, Any] | None = None,
     *further: Section,
@@ -35,7 +35,7 @@ def write_cells(
     write_snapshot_file(file, {**(about or {}), **notes.values()}, sections)
 
 
-def load_cells(cells: NotedCells, file: SnapshotFile, archived: Mark | None = None) -> None:
+def load_cells(cells: BlockLoop, file: SnapshotFile, archived: Mark | None = None) -> None:
     """Put cells and notes back that this engine has written to a file.
 
     archived: the rows that the file leaves out
