@@ -18,7 +18,7 @@ from edgekv.cells.loaded_model import LoadedModel
 from edgekv.errors import EdgeKVError
 from edgekv.memory.sizes import MIB
 
-from .loops import LoopDetector
+from .loops import SHORTEST_LOOP, LoopDetector
 from .request import GenerationRequest
 from .sampler import Sampler, SamplerState
 from .stats import Stats
@@ -123,7 +123,8 @@ class TokenTexts:
         self._selector = selector
         self._state = state
         self._stats = stats
-        self._loops = LoopDetector()
+        may_loop = not request.allow_loops and (self._most_tokens or SHORTEST_LOOP) >= SHORTEST_LOOP
+        self._loops = LoopDetector() if may_loop else None
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         limit = block_loop.repositioning.limit
         self._room = None if limit is None else limit - block_loop.cache.n_past
@@ -178,8 +179,7 @@ class TokenTexts:
         request, n_tokens = self._request, self._stats.generated_tokens
         if self._selector.is_complete:
             return "end"
-        loops = self._loops.loops_after(self.newest)
-        if loops and n_tokens >= request.min_tokens and not request.allow_loops:
+        if self._loops is not None and self._loops.loops_after(self.newest) and n_tokens >= request.min_tokens:
             return "loop"
         if n_tokens == self._most_tokens:
             return "length"
