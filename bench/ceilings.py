@@ -73,7 +73,7 @@ def measure(case: dict) -> dict[str, object]:
 def refusals(case: dict) -> dict[str, object]:
     """Return whether two requests are refused: a cell above the largest budget, and a byte below its plan."""
     request = Request.of(**{name: value for name, value in case["options"].items() if name != "model"})
-    with Estimator(find_model(case["options"]["model"]), request.options) as estimates:
+    with Estimator(find_model(case["options"]["model"]), request) as estimates:
         plan = estimates.best(request)
         named = plan.resolve(request.options)
 

@@ -6,7 +6,7 @@ import ctypes
 from dataclasses import replace
 from pathlib import Path
 
-from edgekv.binding import library, plan_structs
+from edgekv.binding import library, plan_structs, structs
 from edgekv.binding.callback import Callback
 from edgekv.errors import ConfigError
 from edgekv.options import KV_NAMES
@@ -51,11 +51,9 @@ class Estimates:
         self.block_bytes = block_bytes
         self.layer_bytes = layer_bytes
 
-    def allows(self, options):
-        return True
-
-    def suits_drafts(self, options):
-        return False
+    def shape(self, request):
+        """Return the shape of cells that cannot be dropped one by one, so that there are no drafts."""
+        return structs.Shape(window_cells=1)
 
     def best(self, request):
         """Return the best plan that fits, as the library's search finds it, or None."""

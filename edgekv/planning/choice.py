@@ -53,8 +53,3 @@ class Request:
     def repacks(self) -> bool:
         """Return True if the planner tries repacked weights first, because `repack` is open."""
         return "repack" in self.open and not self.options.mmap
-
-    @property
-    def preferred(self) -> Options:
-        """Return the options, with repacked weights if that is open."""
-        return replace(self.options, repack=True) if self.repacks else self.options

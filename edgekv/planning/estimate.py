@@ -67,22 +67,22 @@ class Estimator:
     Raises ModelError for a file that cannot be used.
     """
 
-    def __init__(self, path: Path, options: Options, remotes: Sequence[RemoteDevice] = ()) -> None:
+    def __init__(self, path: Path, request: Request, remotes: Sequence[RemoteDevice] = ()) -> None:
         library.bindings()
         warm_up()
         self._path = path
         self._handle = ctypes.c_void_p()
         self._remotes = remotes
-        self.header = header_for(path, options)
+        self.header = header_for(path, request.options)
         for template in {self.header.chat_template, self.header.tools_template}:
             rehearse(template)
-        of_gpus = GPU_KERNEL_BYTES if options.gpu_layers and start_gpus() else 0
+        of_gpus = GPU_KERNEL_BYTES if request.options.gpu_layers and start_gpus() else 0
         found = measured()
         self._measured = found._replace(process=found.process + of_gpus + reserved_bytes())
-        request = self._native(Request(options, frozenset()))
+        native = self._native(request)
         with refusals(path, self.header):
             library.call(
-                "edgekv_planner_new", str(path).encode(), ctypes.byref(request.fields), ctypes.byref(self._handle)
+                "edgekv_planner_new", str(path).encode(), ctypes.byref(native.fields), ctypes.byref(self._handle)
             )
 
     def close(self) -> None:
@@ -102,8 +102,8 @@ class Estimator:
         Raises UnsupportedModelError, and ConfigError if the model cannot have what the user named; other settings that
         it cannot have do not fit.
         """
-        self._check(request.options)
         native = self._native(request)
+        self._check(native, request.options)
         plan, fits = native.best(self._handle)
         return self._plan(request.options, native, plan) if fits else None
 
@@ -118,27 +118,18 @@ class Estimator:
 
         Raises UnsupportedModelError, and ConfigError if this model cannot have such options.
         """
-        self._check(options)
         native, plan = self._native(Request(options, frozenset())), plan_structs.Plan()
+        self._check(native, options)
         native.call("edgekv_planner_estimate", self._handle, ctypes.byref(native.fields), ctypes.byref(plan))
         return self._plan(options, native, plan)
 
-    def allows(self, options: Options) -> bool:
-        """Return True if the model can have a cache for the policies of these options."""
-        try:
-            self._check(options)
-        except UnsupportedModelError:
-            return False
-        return True
+    def shape(self, request: Request) -> structs.Shape:
+        """Return the shape of the model's cells.
 
-    def suits_drafts(self, options: Options) -> bool:
-        """Return True if the model says the same with drafts, to the bit.
-
-        Its single cells can be dropped then, and its logits do not depend on how many tokens are decoded at once. On
-        x86-64 that is so with weights of every type, up to `Shape.n_exact` tokens.
+        Raises UnsupportedModelError for a model that cannot have a cache for these options, ConfigError for its kind of
+        cells.
         """
-        of_x86 = platform.machine().lower() in ("x86_64", "amd64")
-        return of_x86 and _drops_single_cells(self._check(options))
+        return self._check(self._native(request), request.options)
 
     @property
     def n_layers(self) -> int:
@@ -167,13 +158,8 @@ class Estimator:
             native.limit(limited(self._shares(native, None), options, self._remotes), options, SERVING_BYTES)
         return native
 
-    def _check(self, options: Options) -> structs.Shape:
-        """Return the shape of the model's cells.
-
-        Raises UnsupportedModelError for a model that cannot have a cache for these options, ConfigError for its kind of
-        cells.
-        """
-        native, shape = self._native(Request(options, frozenset())), structs.Shape()
+    def _check(self, native: NativeRequest, options: Options) -> structs.Shape:
+        shape = structs.Shape()
         try:
             native.call("edgekv_planner_check", self._handle, ctypes.byref(native.fields), ctypes.byref(shape))
         except UnsupportedModelError:
@@ -238,6 +224,15 @@ class Estimator:
                     "which every query head makes its own; choose one that reads keys or attention, such as keydiff "
                     "or snapkv"
                 )
+
+
+def suits_drafts(shape: structs.Shape) -> bool:
+    """Return True if a model with such cells says the same with drafts, to the bit.
+
+    Its single cells can be dropped then, and its logits do not depend on how many tokens are decoded at once. On
+    x86-64 that is so with weights of every type, up to `Shape.n_exact` tokens.
+    """
+    return platform.machine().lower() in ("x86_64", "amd64") and _drops_single_cells(shape)
 
 
 def _drops_single_cells(shape: structs.Shape) -> bool:

@@ -9,16 +9,16 @@ from pathlib import Path
 
 from edgekv.archive.space import disk_folder
 from edgekv.binding.ggml_devices import has_gpu
-from edgekv.errors import ConfigError
+from edgekv.errors import ConfigError, UnsupportedModelError
 from edgekv.memory.sizes import check_ceiling
 from edgekv.models.header import Header
-from edgekv.options import DEFAULT_POLICY, TURNED_POLICY, Options
+from edgekv.options import TURNED_POLICY, Options
 
 from .assign_layers import assign_layers
 from .choice import Request
 from .default_memory import lowered
 from .device_shares import add_remote_devices
-from .estimate import Estimator
+from .estimate import Estimator, suits_drafts
 from .infeasible import infeasible_error
 from .plan import Plan
 
@@ -50,8 +50,8 @@ def planned(path: Path, request: Request) -> Iterator[tuple[Plan, Estimator, Req
     check_ceiling(request.options.ceiling_bytes)
     remotes = add_remote_devices(request.options)
     check_device(request.options)
-    with Estimator(path, request.preferred, remotes) as estimates:
-        request = _with_drafts(estimates, assign_layers(estimates, _scorable(estimates, request)))
+    with Estimator(path, request, remotes) as estimates:
+        request = assign_layers(estimates, _settled(estimates, request))
         plan = estimates.best(request)
         if plan is None:
             raise infeasible_error(request, estimates.refusal(request))
@@ -62,15 +62,20 @@ def planned(path: Path, request: Request) -> Iterator[tuple[Plan, Estimator, Req
         yield plan, estimates, request
 
 
-def _scorable(estimates: Estimator, request: Request) -> Request:
-    """Return the request with a chosen policy that the model's cells allow: of keys as they are."""
-    if (
-        "policy" in request.open
-        and request.options.policy == DEFAULT_POLICY
-        and not estimates.allows(request.preferred)
-    ):
-        return replace(request, options=replace(request.options, policy=TURNED_POLICY))
-    return request
+def _settled(estimates: Estimator, request: Request) -> Request:
+    """Return the request with a policy that the model's cells allow, if that is open, and `prompt_lookup` settled."""
+    try:
+        shape = estimates.shape(request)
+    except UnsupportedModelError:
+        if "policy" not in request.open:
+            raise
+        request = replace(request, options=replace(request.options, policy=TURNED_POLICY))
+        shape = estimates.shape(request)
+    options = request.options
+    if options.prompt_lookup != "auto":
+        return request
+    here = not options.gpu_layers and not options.rpc
+    return replace(request, options=replace(options, prompt_lookup="on" if here and suits_drafts(shape) else "off"))
 
 
 def _with_archive(request: Request) -> tuple[Request, str]:
@@ -85,16 +90,6 @@ def _with_archive(request: Request) -> tuple[Request, str]:
     if options.archive != "auto":
         raise ConfigError(f"archive={options.archive} needs a disk, and {no_disk}; name a folder with swap_dir")
     return replace(request, options=replace(options, archive="off")), no_disk
-
-
-def _with_drafts(estimates: Estimator, request: Request) -> Request:
-    """Return the request with `prompt_lookup` settled."""
-    options = request.options
-    if options.prompt_lookup != "auto":
-        return request
-    here = not options.gpu_layers and not options.rpc
-    chosen = "on" if here and estimates.suits_drafts(request.preferred) else "off"
-    return replace(request, options=replace(options, prompt_lookup=chosen))
 
 
 def make_plan(path: Path, request: Request) -> Plan:

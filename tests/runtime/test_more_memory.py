@@ -28,7 +28,7 @@ class Ceilings:
 
     def __init__(self, path):
         self.request = Request.of(memory="1TiB").of_model(path)
-        self.estimates = Estimator(path, self.request.preferred)
+        self.estimates = Estimator(path, self.request)
         self._plans = {}
 
     def plan(self, mib):
@@ -39,7 +39,7 @@ class Ceilings:
 
     def peak(self, **named):
         """Whole MiB that a setting takes."""
-        return -(-self.estimates.plan(replace(self.request.preferred, **named)).peak_bytes // MIB)
+        return -(-self.estimates.plan(replace(self.request.options, repack=True, **named)).peak_bytes // MIB)
 
     def setting(self, mib):
         plan = self.plan(mib)

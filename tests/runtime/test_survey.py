@@ -11,6 +11,7 @@ import pytest
 import edgekv
 from edgekv.binding import library
 from edgekv.planning.alternatives import MORE_BYTES
+from edgekv.planning.choice import Request
 from edgekv.planning.estimate import Estimator, cache_params_of
 
 MIB = 1 << 20
@@ -104,7 +105,7 @@ def test_a_runtime_runs_what_was_planned(model):
 
 def test_ceilings_change_no_part_of_a_plan(model):
     options = edgekv.Options(budget=100)
-    with Estimator(model, options) as estimates:
+    with Estimator(model, Request(options, frozenset())) as estimates:
         first = estimates.plan(options)
         again = estimates.plan(edgekv.Options(budget=100, memory="1GiB", device_memory="1MiB"))
     assert (again.parts, again.ceiling_bytes) == (first.parts, 1 << 30)

@@ -187,8 +187,10 @@ def test_one_policy_is_the_default_of_all_models_and_cells(default_model, tmp_pa
     """But keys that cannot be turned back are scored as they are. A policy that is named stays."""
 
     class Estimated(Estimates):
-        def allows(self, options):
-            return keys_turn_back or not options.parsed_policy.base.before_rope
+        def shape(self, request):
+            if not keys_turn_back and request.options.parsed_policy.base.before_rope:
+                raise edgekv.UnsupportedModelError("no")
+            return super().shape(request)
 
     monkeypatch.setattr(planner, "Estimator", lambda *_: contextlib.nullcontext(Estimated()))
     own = tmp_path / "model.gguf"
