@@ -198,23 +198,14 @@ class Model:
             room = -n
 
     def text(self, tokens: Iterable[int]) -> Iterator[str]:
-        """Yield the text of each token as it comes; empty while a character of several tokens is incomplete."""
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        for token in tokens:
-            yield decoder.decode(self.piece(token))
-        rest = decoder.decode(b"", final=True)
-        if rest:
-            yield rest
+        """Yield the text of tokens as they come, each character whole."""
+        return codecs.iterdecode(map(self.piece, tokens), "utf-8", "replace")
 
     def addresses(self) -> tuple[int, int]:
         """Return the addresses of the vocabulary and of llama.cpp's tokenizer; they hold while the model is open."""
         tokenize = c.cast(library.load().llama_tokenize, c.c_void_p).value
         assert tokenize is not None
         return int(self._vocab), tokenize
-
-    def piece_within(self, token: int) -> bytes | None:
-        """Return the bytes of a token of a generation; None = it ends the generation."""
-        return None if self.is_end(token) else self.piece(token)
 
     def is_end(self, token: int) -> bool:
         """Return True if a token ends a generation."""

@@ -145,10 +145,9 @@ class TokenTexts:
             return self._rest()
         self._is_over = True  # until a token is chosen
         selector, stats = self._selector, self._stats
-        token = selector.next(self.block_loop.logits_row)
+        token, piece = selector.next(self.block_loop.logits_row)
         if stats.generated_tokens == 0:
             stats.ttft_s = stats.prefill_s + time.perf_counter() - self._started
-        piece = selector.piece(token)
         if piece is None:
             self._state.note_end(selector.state(ended=True))
             stats.finish_reason = "end"
@@ -223,8 +222,13 @@ class TokenSelector:
         self._n_chosen = 0
         self._sampler = Sampler(request.sampling, before, model_ends if request.ignore_eos else ())
 
-    def next(self, row: int) -> int:
-        """Choose the next token. row: its logits' row in the last batch. Raises GrammarError for a complex grammar."""
+    def next(self, row: int) -> tuple[int, bytes | None]:
+        """Choose the next token; returns it and its bytes. None = it ends the reply, and does not belong to it.
+
+        row: its logits' row in the last batch
+
+        Raises GrammarError for a complex grammar.
+        """
         context, model = self._context, self._context.model
         recorder = None if self._reader is not None and self._reader.has_calls else self._recorder
         logprobs = None if recorder is None else recorder.logprobs(context.logits_array(row))
@@ -236,13 +240,12 @@ class TokenSelector:
         self._n_chosen += 1
         if self._matcher is not None:
             self._matcher.accept(token)
-        if recorder is not None and logprobs is not None and self.piece(token) is not None:
-            recorder.add(logprobs.of(token, model))
-        return token
-
-    def piece(self, token: int) -> bytes | None:
-        """Return the bytes of a token; None = it ends the reply, and does not belong to it."""
-        return None if token in self._request.stop_tokens else self._context.model.piece_within(token)
+        if token in self._request.stop_tokens or model.is_end(token):
+            return token, None
+        piece = model.piece(token)
+        if recorder is not None and logprobs is not None:
+            recorder.add(logprobs.of(token, piece, model))
+        return token, piece
 
     @property
     def notes(self) -> str | None:

@@ -114,10 +114,10 @@ class NextTokenLogprobs:
         found = found[np.argsort(-logits[found], kind="stable")][:n_top]
         self._top = [(int(token), self._of(int(token))) for token in found]
 
-    def of(self, token: int, model: Model) -> Token:
-        """Return the chosen token with its alternatives."""
+    def of(self, token: int, piece: bytes, model: Model) -> Token:
+        """Return the chosen token, of these bytes, with its alternatives."""
         top = tuple(TokenLogprob(other, model.piece(other, special=True), logprob) for other, logprob in self._top)
-        return Token(token, model.piece(token), self._of(token), top)
+        return Token(token, piece, self._of(token), top)
 
     def _of(self, token: int) -> float:
         return float(self._logits[token]) - self._log_total
@@ -181,11 +181,12 @@ class PromptLogprobs:
     def note(self, token: int) -> None:
         """Note a token that is fed next. The first one has no log probability."""
         model, context = self._engine.model, self._engine.context
+        piece = model.piece(token)
         if not self._noted:
-            self._noted += packed(Token(token, model.piece(token), UNKNOWN, ()))
+            self._noted += packed(Token(token, piece, UNKNOWN, ()))
             return
         logits = context.logits_array(self._block_loop.logits_row)
-        self._noted += packed(self._recorder.logprobs(logits).of(token, model))
+        self._noted += packed(self._recorder.logprobs(logits).of(token, piece, model))
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the text of the prompt in pieces, with its tokens. Those after the text go with the last piece."""

@@ -41,7 +41,7 @@ void score_cells(const edgekv_policy & policy, const Cells & cells, uint32_t bud
         float * weights = scratch.scores.data();
         score_base(policy, cells, budget, scratch, weights, nullptr);
         normalise(policy, cells.keys.n(), weights);
-        score_caote(policy, cells, weights, cells.order, cells.keys.n(), scratch, scores);
+        score_caote(policy, cells, weights, scratch, scores);
     }
     if (policy.critical) {
         second_stage(policy, cells, scores, scores);
@@ -57,7 +57,7 @@ void choose(const edgekv_policy & policy, const Cells & cells, float * weights, 
         normalise(policy, n, weights);
     }
     if (policy.weigh != EDGEKV_WEIGH_NONE) {
-        score_caote(policy, cells, weights, cells.order, n, scratch, scratch.prior.data());
+        score_caote(policy, cells, weights, scratch, scratch.prior.data());
         ranked.scores = scratch.prior.data();
     }
     if (!policy.critical) {

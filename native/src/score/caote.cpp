@@ -67,13 +67,14 @@ static void measure(const edgekv_policy & policy, const Rows & values, const flo
     }
 }
 
-void score_caote(const edgekv_policy & policy, const Cells & cells, const float * weights, const uint32_t * order, size_t n,
-                 Scratch & scratch, float * errors) {
-    const double total   = total_of(weights, order, n, n);
-    const double inverse = total != 0.0 ? 1.0 / total : 0.0;
-    const size_t heavy   = heavy_cell(policy, weights, order, n);
+void score_caote(const edgekv_policy & policy, const Cells & cells, const float * weights, Scratch & scratch, float * errors) {
+    const uint32_t * order   = cells.order;
+    const size_t     n       = cells.keys.n();
+    const double     total   = total_of(weights, order, n, n);
+    const double     inverse = total != 0.0 ? 1.0 / total : 0.0;
+    const size_t     heavy   = heavy_cell(policy, weights, order, n);
     if (cells.of_values != nullptr) {
-        std::copy_n(cells.of_values, cells.keys.n(), errors);
+        std::copy_n(cells.of_values, n, errors);
     } else {
         measure(policy, *cells.values, weights, order, n, heavy, scratch, errors);
     }

@@ -60,11 +60,10 @@ void score_attention(const edgekv_policy & policy, const Cells & cells, uint32_t
 // lambda_i = sqrt(2 ln(i / k) / d) for each of the newest n rows (AhaKV eq. 12), i tokens seen and k the budget.
 void step_gains(const edgekv_policy & policy, const edgekv_queries & queries, size_t n_rows, uint32_t budget, float * gains);
 
-// CAOTE (arXiv:2504.14051, eq. 20 to 23): from weights (n,) the output error c (n,) of each of the n cells in `order`.
+// CAOTE (arXiv:2504.14051, eq. 20 to 23): from weights (n,) the output error c (n,) of each of the n cells.
 // cells.of_values: how far each value is from the mean of all by write_mean_weights, or that of the heavy one from the mean of
 // the others.
-void score_caote(const edgekv_policy & policy, const Cells & cells, const float * weights, const uint32_t * order, size_t n,
-                 Scratch & scratch, float * errors);
+void score_caote(const edgekv_policy & policy, const Cells & cells, const float * weights, Scratch & scratch, float * errors);
 
 // The cell that holds more than half of all weight, by its place in `order`, where CAOTE's mean would be little but that cell;
 // n if there is none.
