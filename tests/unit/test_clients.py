@@ -5,15 +5,15 @@ from __future__ import annotations
 import inspect
 import re
 
-from edgekv import open_model, runtime, session, session_record
+from edgekv import held_conversation, moving_ceiling, open_model, runtime, session, session_record, session_state
 from edgekv.conversations import conversation, local_engine
-from edgekv.loop import clients, loop_messages
+from edgekv.loop import engine, loop_messages
 
-ASKING = (open_model, runtime, session, session_record, clients)
+ASKING = (open_model, moving_ceiling, runtime, session, session_record, session_state, held_conversation, engine)
 
 
 def test_what_is_asked_for_by_name_exists():
-    names = re.findall(r"\.(?:call|look)\(\s*\"(\w+)\"", "".join(map(inspect.getsource, ASKING)))
+    names = re.findall(r"\.(?:_?call|_?look|_ask)\((?:number, )?\s*\"(\w+)\"", "".join(map(inspect.getsource, ASKING)))
     assert len({*names}) > 20
     assert {*names} <= {*dir(conversation.Conversation), *dir(local_engine.LocalEngine)}
 
