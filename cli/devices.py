@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
+from edgekv.addresses import PORT
 from edgekv.devices import devices as found_devices
-from edgekv.devices.server import PORT, TIMEOUT_S, serve
+from edgekv.devices.server import TIMEOUT_S, serve
 from edgekv.errors import ConfigError
 from edgekv.memory.sizes import format_size
 from edgekv.options import default_threads

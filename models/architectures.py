@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["ARCHITECTURES", "KINDS", "Architecture", "Kind", "find_architecture", "refused_table", "running_table"]
-
 
 @dataclass(frozen=True, slots=True)
 class Kind:

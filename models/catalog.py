@@ -10,8 +10,6 @@ from pathlib import Path
 from edgekv.arguments import path_of
 from edgekv.errors import InvalidModelError, ModelNotFoundError
 
-__all__ = ["HUB", "KnownModel", "find_model", "is_remote", "known_models"]
-
 HUB = "hf:"
 
 

@@ -8,8 +8,6 @@ from edgekv.errors import UnsupportedModelError
 
 from .metadata import Array, Metadata, damaged
 
-__all__ = ["check_dimensions", "check_runnable", "layer_arrays"]
-
 # The largest valid value, by the key behind the architecture's name. 512 layers are llama.cpp's own
 # limit; the others are far above any real model and keep sizes that are products of them within 64 bits.
 _LIMITS = {

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["GGML_TYPES", "TYPE_NUMBERS", "GgmlType"]
-
 
 @dataclass(frozen=True, slots=True)
 class GgmlType:

@@ -23,17 +23,6 @@ from .metadata import TOKENS_KEY, Metadata, Scalar, read_metadata
 from .stream import Stream
 from .tokenizer import check_tokenizer
 
-__all__ = [
-    "TEMPLATE_KEY",
-    "TOOLS_TEMPLATE_KEY",
-    "Header",
-    "TensorInfo",
-    "header_digest",
-    "parse_header",
-    "read_header",
-    "unreadable",
-]
-
 TEMPLATE_KEY = "tokenizer.chat_template"
 TOOLS_TEMPLATE_KEY = "tokenizer.chat_template.tool_use"
 

@@ -13,8 +13,6 @@ from edgekv.errors import InvalidModelError
 
 from .stream import MAX_STRING_BYTES, Stream
 
-__all__ = ["TOKENS_KEY", "Array", "Metadata", "Scalar", "damaged", "read_metadata"]
-
 Scalar = bool | int | float | str
 
 TOKENS_KEY = "tokenizer.ggml.tokens"

@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-__all__ = ["SOURCES", "ModelName", "is_model_file", "quant_of", "split_of", "tags_of"]
-
 SOURCES = ("hf", "ollama", "lmstudio")
 
 _QUANT = re.compile(r"(?:^|[-._])((?:UD-)?(?:I?Q\d\w*|TQ\d\w*|BF16|FP?16|FP?32|MXFP4\w*))(?=$|[-.])", re.IGNORECASE)

@@ -15,8 +15,6 @@ from .ggml_types import GGML_TYPES, TYPE_NUMBERS, GgmlType
 from .header import DEFAULT_ALIGNMENT, padded
 from .suggested import SuggestedModel, Tokenizer
 
-__all__ = ["outline_bytes", "write_outline"]
-
 _U32, _I32, _F32, _STRING, _ARRAY = 4, 5, 6, 8, 9  # enum gguf_type
 _BYTE_TOKENS = range(0x21, 0x180)  # characters that stand for bytes, and some more
 

@@ -8,8 +8,6 @@ from typing import Protocol
 
 from edgekv.errors import InvalidModelError
 
-__all__ = ["MAX_STRING_BYTES", "Readable", "Stream"]
-
 # The longest string that is held in memory. Chat templates are the longest that edgekv reads, of some 50 KiB.
 MAX_STRING_BYTES = 1 << 20
 STRINGS_BYTES = 1 << 16  # strings of an array that are held at a time

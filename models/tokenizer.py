@@ -6,8 +6,6 @@ from edgekv.errors import UnsupportedModelError
 
 from .metadata import TOKENS_KEY, Metadata, damaged
 
-__all__ = ["check_tokenizer"]
-
 # sentencepiece, byte-level BPE, and sentencepiece's tokens under BPE
 _MODELS = ("llama", "gpt2", "gemma4")
 _ASSERTS = "whitespace"  # a pre-tokenizer of embedding models, which aborts at two blanks

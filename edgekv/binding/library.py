@@ -31,8 +31,6 @@ from edgekv.errors import (
 
 from . import plan_structs, structs
 
-__all__ = ["bindings", "call", "error_of", "library_path", "load"]
-
 ABI_VERSION = 29
 ERR_SIZE = 2048
 

@@ -6,9 +6,10 @@ import ctypes as c
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from edgekv.addresses import parse_servers
 from edgekv.binding.ggml_devices import KINDS, all_devices, backend_of, functions
 
-from .server import TIMEOUT_S, parse_servers, remote_memory
+from .server import TIMEOUT_S, remote_memory
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,9 @@ import socket
 import struct
 from collections.abc import Iterable
 
-from edgekv.addresses import PORT, Server, parse_servers, private_address
+from edgekv.addresses import Server, private_address
 from edgekv.binding.ggml_devices import functions
 from edgekv.errors import ConfigError, DeviceError, NativeError
-
-__all__ = ["PORT", "TIMEOUT_S", "lost_servers", "parse_servers", "private_address", "remote_memory", "serve"]
 
 TIMEOUT_S = 5.0
 VERSION = (7, 0)  # RPC_PROTO_MAJOR_VERSION, and the newest minor one that the client takes

@@ -26,9 +26,9 @@ from test_exactness import SHAPES, assert_exact
 from test_kept_sets import read_and_check
 
 import edgekv
+from edgekv.addresses import private_address
 from edgekv.binding import library
 from edgekv.devices import devices
-from edgekv.devices.server import private_address
 from edgekv.planning.estimate import cache_params_of
 
 HERE = Path(__file__).parent

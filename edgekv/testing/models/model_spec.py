@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from edgekv.errors import ConfigError
 
-__all__ = ["ARCHITECTURES", "QUANTIZATIONS", "ROPE_SCALINGS", "ModelSpec", "RopeScaling"]
-
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma", "deci")
 QUANTIZATIONS = ("F32", "F16", "Q8_0", "Q4_0")
 ROPE_SCALINGS = ("linear", "yarn", "longrope")

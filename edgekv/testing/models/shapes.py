@@ -19,8 +19,6 @@ from .model_spec import QUANTIZATIONS, ModelSpec
 from .vocabulary import make_vocabulary
 from .writer import write_model
 
-__all__ = ["SHAPES", "make_shape"]
-
 
 def llama3_rope_factors(
     head_dim: int, base: float, *, factor: float, low: float, high: float, n_ctx_original: int

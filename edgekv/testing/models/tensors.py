@@ -17,18 +17,6 @@ import numpy.typing as npt
 
 from .model_spec import BLOCK_VALUES, ModelSpec
 
-__all__ = [
-    "BIAS_SPREAD",
-    "LOGIT_GAIN",
-    "QUERY_KEY_GAIN",
-    "RESIDUAL_GAIN",
-    "TensorPlan",
-    "draw",
-    "matrix",
-    "norm",
-    "plan_tensors",
-]
-
 # Spreads of a matrix's output for an input of unit spread.
 QUERY_KEY_GAIN = 1.5
 RESIDUAL_GAIN = 1.5

@@ -9,8 +9,6 @@ from .model_spec import ModelSpec, RopeScaling
 from .vocabulary import make_vocabulary
 from .writer import write_model
 
-__all__ = ["make_tiny"]
-
 
 def make_tiny(
     path: str | os.PathLike[str],

@@ -13,8 +13,6 @@ from itertools import count, islice
 
 from edgekv.errors import ConfigError
 
-__all__ = ["CHAT_TEMPLATE", "TOKENIZERS", "Vocabulary", "make_vocabulary"]
-
 TOKENIZERS = ("bpe", "code", "spm")
 FILLS_GAPS = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|file_sep|>")  # models of code have them
 

@@ -17,8 +17,6 @@ from .model_spec import QUANTIZATIONS, ModelSpec, RopeScaling
 from .tensors import TensorPlan, draw, plan_tensors
 from .vocabulary import CHAT_TEMPLATE, Vocabulary
 
-__all__ = ["add_vocabulary", "write_model", "write_tensors"]
-
 
 def write_model(
     path: str | os.PathLike[str], spec: ModelSpec, vocabulary: Vocabulary, *, quantization: str, seed: int

@@ -8,8 +8,6 @@ from typing import Any
 
 from ..tensors import LOGIT_GAIN, TensorPlan, matrix, norm
 
-__all__ = ["N_CTX_TRAIN", "VOCAB_SIZE", "Family", "Sizes", "Value", "embeddings"]
-
 VOCAB_SIZE, N_CTX_TRAIN = 512, 2048
 
 # A string, a number, or one of them for each layer.

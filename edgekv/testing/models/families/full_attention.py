@@ -6,8 +6,6 @@ from ..tensors import QUERY_KEY_GAIN, matrix
 from .family import Family, Sizes, embeddings
 from .sublayers import Experts, attention, experts, feed_forward, norms
 
-__all__ = ["glm4_moe", "phi3", "qwen2_vl", "qwen3_vl", "smollm3"]
-
 
 def phi3() -> Family:
     """Return a model with one matrix for queries, keys and values. llama.cpp ignores the window that the file names."""

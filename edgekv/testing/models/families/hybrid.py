@@ -8,18 +8,6 @@ from ..tensors import QUERY_KEY_GAIN, TensorPlan, matrix
 from .family import Family, Sizes, Value, embeddings
 from .sublayers import Experts, Mamba, attention, delta_net, experts, feed_forward, mamba1, mamba2, norms, short_conv
 
-__all__ = [
-    "falcon_h1",
-    "granite_hybrid",
-    "jamba",
-    "lfm2",
-    "mamba2_alone",
-    "nemotron_h",
-    "qwen3_next",
-    "qwen35",
-]
-
-
 _TINY_LFM2 = Sizes(n_layer=6, n_embd=256)
 
 

@@ -9,8 +9,6 @@ from ..tensors import QUERY_KEY_GAIN, RESIDUAL_GAIN, TensorPlan, matrix, norm
 from .family import Family, Sizes, Value, embeddings
 from .sublayers import Experts, experts, feed_forward, norms
 
-__all__ = ["deepseek2", "deepseek2_decompressed", "glm47_flash", "minicpm3"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latent:

@@ -8,19 +8,6 @@ from dataclasses import dataclass
 from ..tensors import BIAS_SPREAD, QUERY_KEY_GAIN, RESIDUAL_GAIN, TensorPlan, matrix, norm
 from .family import Sizes, Value
 
-__all__ = [
-    "Experts",
-    "Mamba",
-    "attention",
-    "delta_net",
-    "experts",
-    "feed_forward",
-    "mamba1",
-    "mamba2",
-    "norms",
-    "short_conv",
-]
-
 # Gain of a router. With a small one, the last digit of a sum would choose between two experts.
 _ROUTER_GAIN = 6.0
 # Gain of the experts' output, which is small for the same reason; the rest of a model is continuous.

@@ -8,8 +8,6 @@ from ..tensors import QUERY_KEY_GAIN, RESIDUAL_GAIN, TensorPlan, matrix, norm
 from .family import VOCAB_SIZE, Family, Sizes, Value, embeddings
 from .sublayers import Experts, attention, experts, feed_forward, norms
 
-__all__ = ["WINDOW", "cohere2", "exaone4", "gemma2", "gemma3", "gemma3n", "gemma4", "gpt_oss", "llama4", "olmo2"]
-
 # tokens that a windowed layer sees; no multiple of a block
 WINDOW = 80
 _WINDOW: dict[str, Value] = {"attention.sliding_window": WINDOW}
