@@ -251,45 +251,27 @@ class Options:
             )
         if self.repack and self.mmap:
             raise ConfigError("mmap=True with repack=True would hold the weights twice; leave one of them out")
-        self._check_resident()
-        self._check_parallel()
-        if self.budget is not None:
-            check_range("budget", self.budget, 1, MOST_CELLS)
-            self.check_budget(self.budget)
-
-    def _check_resident(self) -> None:
-        """Raise ConfigError for streamed weights beside what holds weights in another way."""
-        if not self.streams:
-            return
-        others = [("mmap", self.mmap or None), ("gpu_layers", self.gpu_layers or None), ("rpc", self.rpc)]
-        for name, value in others:
-            if value is not None:
-                raise ConfigError(
-                    f"resident={self.resident} reads weights from the file into memory of its own, which "
-                    f"{name}={value} does not go with; leave {name} out"
-                )
-
-    def _check_parallel(self) -> None:
-        """Raise ConfigError for several sessions at once beside what only one can have."""
+        if self.streams:
+            reads = f"resident={self.resident} reads weights from the file into memory of its own"
+            self._check_beside(reads, "mmap", "gpu_layers", "rpc")
         if self.parallel > self.n_ubatch:  # a step has a token of each
             name = "block" if self.ubatch is None else "ubatch"
             raise ConfigError(
                 f"parallel={self.parallel} takes as many tokens at once, but {name}={self.n_ubatch}; lower parallel, "
                 f"or raise {name}"
             )
-        if self.parallel == 1:
-            return
-        others = [
-            ("isolated", self.isolated or None),
-            ("gpu_layers", self.gpu_layers or None),
-            ("rpc", self.rpc),
-        ]
-        for name, value in others:
-            if value is not None:
-                raise ConfigError(
-                    f"parallel={self.parallel} shares steps among sessions in this process, on its processor, which "
-                    f"{name}={value} does not go with; leave one of them out"
-                )
+        if self.parallel > 1:
+            shares = f"parallel={self.parallel} shares steps among sessions in this process, on its processor"
+            self._check_beside(shares, "isolated", "gpu_layers", "rpc", remedy="one of them")
+        if self.budget is not None:
+            check_range("budget", self.budget, 1, MOST_CELLS)
+            self.check_budget(self.budget)
+
+    def _check_beside(self, what: str, *names: str, remedy: str = "") -> None:
+        """Raise ConfigError if one of these options is given. what: does not go with it; remedy: "" = leave it out"""
+        for name in names:
+            if value := getattr(self, name):
+                raise ConfigError(f"{what}, which {name}={value} does not go with; leave {remedy or name} out")
 
     def n_streamed(self, n_layers: int) -> int:
         """Return how many of a model's layers are read from the file whenever their turn comes."""

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
-from edgekv.archive.row_files import Mark
 from edgekv.cells.block_loop import BlockLoop
 from edgekv.errors import ArchiveError, SessionFileError
 from edgekv.store.temp_array import WINDOW, temp_file
@@ -46,11 +45,6 @@ class Beginning(NamedTuple):
     is_whole: bool
     turns: str
     stored: StoredSnapshot
-
-    @property
-    def archived(self) -> Mark | None:
-        """The archived rows of its tokens; None = conversations have no archives."""
-        return self.stored.archived
 
     @property
     def is_there(self) -> bool:

@@ -251,7 +251,7 @@ class SequenceState(TurnState):
                 history.checkpoints.drop_from(n_common + 1)
                 history.log = log
                 self.set(Dialogue(beginning.turns))
-                self._go_to_archive(beginning.archived)
+                self._go_to_archive(beginning.stored.archived)
             else:
                 self.set(history.back_to(n_common, self.block_loop))
                 history.log.cut(n_common)
