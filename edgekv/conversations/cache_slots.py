@@ -32,8 +32,8 @@ class CacheSlots:
         self,
         block_loops: Sequence[BlockLoop],
         swap: SwapSpace,
-        holding: Callable[[], Container[object]],
-        at_work: Container[object] = (),
+        holding: Container[object],
+        at_work: Container[object],
     ) -> None:
         self.swap = swap
         self._at_work = at_work
@@ -199,9 +199,8 @@ class CacheSlots:
 
     def _emptied_for(self, sequence: SequenceState) -> BlockLoop:
         """Return a block loop whose cells no sequence has; the least recently used sequence is swapped out for it."""
-        holding = self._holding()
         free = [it for it in self._block_loops if it.owner is None]
-        idle = [it for it in self._block_loops if it.owner not in holding]
+        idle = [it for it in self._block_loops if it.owner not in self._holding]
         paused = [it for it in self._block_loops if it.owner not in self._at_work]
         block_loop = min(free or idle or paused, key=self._used.__getitem__)
         self._swap_out(block_loop, sequence)

@@ -66,7 +66,7 @@ class LocalEngine:
             swap = made.enter_context(closing(_swap_space(self.ledger, options)))
             self.ledger.count("swap", lambda: swap.memory_bytes)
             self.loaded = made.enter_context(closing(LoadedModel(path, header, self.ledger, options, self.mark)))
-            self.slots = CacheSlots(self.loaded.block_loops, swap, lambda: self.holding, self.at_work)
+            self.slots = CacheSlots(self.loaded.block_loops, swap, self.holding, self.at_work)
             made.callback(self.slots.close)
             made.callback(process.hold(self.plan.peak_bytes - self.plan.parts.python))
             self._made = made.pop_all()

@@ -118,5 +118,6 @@ class SlotQueue:
 
     def _note(self) -> None:
         """Tell the engine who holds a slot."""
-        self._engine.holding = {conversation.state for conversation in self.holders}
+        self._engine.holding.clear()
+        self._engine.holding.update(conversation.state for conversation in self.holders)
         self._engine.loaded.decoder.is_shared = len(self.holders) > 1
