@@ -50,7 +50,7 @@ def run_case(case: dict) -> dict[str, object]:
         return {
             "policy": case["policy"],
             "tok_per_s": n_tokens / seconds,
-            "eviction_share": (work.score_s + work.compact_s) / (work.score_s + work.compact_s + work.decode_s),
+            "eviction_share": (work.score_s + work.compact_s) / seconds,
             "early_bytes": early_bytes,
             "late_bytes": peak_resident_bytes(),
             "planned_bytes": runtime.plan.peak_bytes,

@@ -33,6 +33,17 @@ from .shared_options import (
     with_reply_options,
 )
 
+# what --json tells of `Stats`, in this order
+FIGURES = (
+    *("prompt_tokens", "generated_tokens", "tokens_seen", "kept_tokens", "forgotten_tokens", "finish_reason"),
+    *("evictions", "repositions", "drafted_tokens", "accepted_tokens", "recalls", "recalled_cells", "scanned_tokens"),
+    *("archived_tokens", "recallable_tokens", "archived_bytes", "archive_failure"),
+)
+TIMES = (
+    *("prefill_s", "ttft_s", "prefill_tok_per_s", "decode_tok_per_s"),
+    *("probe_s", "score_s", "compact_s", "recall_s", "archive_s"),
+)
+
 
 @with_common_options
 @with_reply_options(edgekv.Sampling())
@@ -151,23 +162,7 @@ def _report(rt: edgekv.Runtime, session: edgekv.Session, answer: str) -> dict[st
         "budget_cells": rt.plan.budget_cells,
         "block": rt.plan.block,
         "kv_type": rt.plan.kv_type,
-        "prompt_tokens": stats.prompt_tokens,
-        "generated_tokens": stats.generated_tokens,
-        "tokens_seen": stats.tokens_seen,
-        "kept_tokens": stats.kept_tokens,
-        "forgotten_tokens": stats.forgotten_tokens,
-        "finish_reason": stats.finish_reason,
-        "evictions": stats.evictions,
-        "repositions": stats.repositions,
-        "drafted_tokens": stats.drafted_tokens,
-        "accepted_tokens": stats.accepted_tokens,
-        "recalls": stats.recalls,
-        "recalled_cells": stats.recalled_cells,
-        "scanned_tokens": stats.scanned_tokens,
-        "archived_tokens": stats.archived_tokens,
-        "recallable_tokens": stats.recallable_tokens,
-        "archived_bytes": stats.archived_bytes,
-        "archive_failure": stats.archive_failure,
+        **{name: getattr(stats, name) for name in FIGURES},
         "budgets": session.budgets(),
         "kv_bytes": rt.plan.kv_bytes,
         "focus": rt.options.parsed_focus.spec if stats.probes else None,
@@ -180,14 +175,6 @@ def _report(rt: edgekv.Runtime, session: edgekv.Session, answer: str) -> dict[st
         },
         "timing": {
             "load_s": rt.load_s,
-            "prefill_s": stats.prefill_s,
-            "ttft_s": stats.ttft_s,
-            "prefill_tok_per_s": stats.prefill_tok_per_s,
-            "decode_tok_per_s": stats.decode_tok_per_s,
-            "probe_s": stats.probe_s,
-            "score_s": stats.score_s,
-            "compact_s": stats.compact_s,
-            "recall_s": stats.recall_s,
-            "archive_s": stats.archive_s,
+            **{name: getattr(stats, name) for name in TIMES},
         },
     }

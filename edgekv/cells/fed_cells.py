@@ -172,8 +172,7 @@ class FedCells:
         if generating and is_due:
             self._write_taken()
         self.logits_row = row
-        self.work.decode_s += seconds
-        self.work.drafted += len(draft)
+        self.work.drafted_tokens += len(draft)
         if drafts:
             self._speculation.decoded(draft, seconds, self._decoder.n_steps)
 
@@ -187,7 +186,7 @@ class FedCells:
         self._note_fed()
         self._speculation.draft.pop(0)
         self.logits_row += 1
-        self.work.accepted += 1
+        self.work.accepted_tokens += 1
         return True
 
     def _make_room(self, n_tokens: int) -> None:
@@ -296,5 +295,5 @@ class FedCells:
             return
         started, n_before = time.perf_counter(), archive.written_bytes
         step(archive)
-        self.work.archive_bytes += archive.written_bytes - n_before
+        self.work.archived_bytes += archive.written_bytes - n_before
         self.work.archive_s += time.perf_counter() - started

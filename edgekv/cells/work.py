@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Work:
-    """Counters of a block loop; times in seconds."""
+    """Counters of a block loop, named as in `Stats`; times in seconds."""
 
     evictions: int = 0
     evicted_cells: int = 0
@@ -16,15 +16,14 @@ class Work:
     probe_s: float = 0.0
     score_s: float = 0.0
     compact_s: float = 0.0
-    decode_s: float = 0.0
     switch_s: float = 0.0
     crossed_bytes: int = 0
     staged_layers: int = 0
-    drafted: int = 0
-    accepted: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     recalls: int = 0
     recalled_cells: int = 0
     recall_s: float = 0.0
     scanned_tokens: int = 0
-    archive_bytes: int = 0
+    archived_bytes: int = 0
     archive_s: float = 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar
 
 from edgekv.cells.work import Work
@@ -118,24 +118,8 @@ class Stats(OtherNames):
     def finish(self, work: Work, before: Work, *, tokens_seen: int, cells_used: int, peak_bytes: int) -> None:
         """Take the counters of a block loop since `before`, and figures of its end."""
         self.finish_reason = self.finish_reason or "failed"
-        self.evictions = work.evictions - before.evictions
-        self.evicted_cells = work.evicted_cells - before.evicted_cells
-        self.repositions = work.repositions - before.repositions
-        self.probes = work.probes - before.probes
-        self.recalls = work.recalls - before.recalls
-        self.recalled_cells = work.recalled_cells - before.recalled_cells
-        self.scanned_tokens = work.scanned_tokens - before.scanned_tokens
-        self.recall_s = work.recall_s - before.recall_s
-        self.archived_bytes = work.archive_bytes - before.archive_bytes
-        self.archive_s = work.archive_s - before.archive_s
-        self.drafted_tokens = work.drafted - before.drafted
-        self.accepted_tokens = work.accepted - before.accepted
-        self.probe_s = work.probe_s - before.probe_s
-        self.score_s = work.score_s - before.score_s
-        self.compact_s = work.compact_s - before.compact_s
-        self.switch_s = work.switch_s - before.switch_s
-        self.crossed_bytes = work.crossed_bytes - before.crossed_bytes
-        self.staged_layers = work.staged_layers - before.staged_layers
+        for counter in fields(work):
+            setattr(self, counter.name, getattr(work, counter.name) - getattr(before, counter.name))
         self.tokens_seen = tokens_seen
         self.cells_used = cells_used
         self.peak_rss_bytes = peak_bytes

@@ -28,7 +28,7 @@ class Request:
 
         Raises ConfigError for unknown ones, and for values that cannot work.
         """
-        check_names(given, (it.name for it in fields(Options) if it.init), "Runtime", MEANT)
+        check_names(given, [it.name for it in fields(Options) if it.init], "Runtime", MEANT)
         left_open = frozenset(name for name in OPEN if given.get(name) is None)
         named = {name: value for name, value in given.items() if value is not None}
         return cls(Options(**named), left_open)  # type: ignore[arg-type]

@@ -25,19 +25,20 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry(auto_describe=False)
         self.requests = Counter("edgekv_requests", "Answered requests.", ["path", "status"], registry=registry)
-        self.prompt = Counter("edgekv_prompt_tokens", "Tokens of prompts.", registry=registry)
-        self.cached = Counter("edgekv_cached_tokens", "Tokens of prompts that were not read again.", registry=registry)
-        self.said = Counter("edgekv_completion_tokens", "Tokens of replies.", registry=registry)
-        self.evictions = Counter("edgekv_evictions", "Times that cells were evicted.", registry=registry)
-        self.archived = Counter("edgekv_archived_bytes", "Bytes written to archives.", registry=registry)
-        self.recalls = Counter("edgekv_recalls", "Times that archived tokens were recalled.", registry=registry)
-        self.recalled = Counter("edgekv_recalled_cells", "Cells of a head that recalls filled.", registry=registry)
-        self.recall_s = Counter("edgekv_recall_seconds", "Time that recalls took.", registry=registry)
-        self.failures = Counter(
-            "edgekv_archive_failures",
-            "Replies whose archive took no more, or gave none back.",
-            registry=registry,
-        )
+        self._counts = {  # by field of `Usage`
+            field: Counter(f"edgekv_{name}", text, registry=registry)
+            for field, name, text in (
+                ("prompt_tokens", "prompt_tokens", "Tokens of prompts."),
+                ("cached_tokens", "cached_tokens", "Tokens of prompts that were not read again."),
+                ("completion_tokens", "completion_tokens", "Tokens of replies."),
+                ("evictions", "evictions", "Times that cells were evicted."),
+                ("archived_bytes", "archived_bytes", "Bytes written to archives."),
+                ("recalls", "recalls", "Times that archived tokens were recalled."),
+                ("recalled_cells", "recalled_cells", "Cells of a head that recalls filled."),
+                ("recall_s", "recall_seconds", "Time that recalls took."),
+                ("archive_failed", "archive_failures", "Replies whose archive took no more, or gave none back."),
+            )
+        }
         self.seconds = Histogram(
             "edgekv_request_seconds", "From a request to the end of its answer.", buckets=SECONDS, registry=registry
         )
@@ -68,15 +69,8 @@ class Metrics:
 
     def count_reply(self, usage: Usage, first_s: float) -> None:
         """Count a reply."""
-        self.prompt.inc(usage.prompt_tokens)
-        self.cached.inc(usage.cached_tokens)
-        self.said.inc(usage.completion_tokens)
-        self.evictions.inc(usage.evictions)
-        self.archived.inc(usage.archived_bytes)
-        self.recalls.inc(usage.recalls)
-        self.recalled.inc(usage.recalled_cells)
-        self.recall_s.inc(usage.recall_s)
-        self.failures.inc(usage.archive_failed)
+        for field, counter in self._counts.items():
+            counter.inc(getattr(usage, field))
         self.first.observe(first_s)
         self._gauges["archived_tokens"].set(usage.archived)
         self._gauges["peak_bytes"].set(usage.peak_bytes)

@@ -220,9 +220,9 @@ def test_a_quotation_from_before_the_newest_tokens_is_drafted_if_there_is_a_log(
         for token in text[20:120]:
             loop.step(token, drafts=True)
         if history:
-            assert loop.work.accepted > 60
+            assert loop.work.accepted_tokens > 60
         else:
-            assert loop.work.drafted == 0
+            assert loop.work.drafted_tokens == 0
 
 
 def test_a_snapshot_holds_what_is_searched(model, monkeypatch):
