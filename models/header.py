@@ -118,13 +118,6 @@ class Header:
         """Positions the model was trained on; None if the file is silent."""
         return self._size("context_length")
 
-    @property
-    def n_weights(self) -> int:
-        """Weights of all tensors, but for a table of embeddings beside an output matrix: it may be stored twice."""
-        names = {tensor.name for tensor in self.tensors}
-        left_out = {"token_embd.weight"} if "output.weight" in names else set()
-        return sum(math.prod(tensor.shape) for tensor in self.tensors if tensor.name not in left_out)
-
     def suits_cache(self, kv_type: str) -> bool:
         """Return False for a type of cache that may spoil long texts: q4_0, if biases are added to the model's keys.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 import anyio
@@ -131,18 +131,14 @@ class Application:
 
         Raises ConfigError for fewer conversations than the runtime has slots, and the errors of `open_runtime`.
         """
-        give_back = reserve(settings.memory_bytes)
-        try:
+        with ExitStack() as made:
+            give_back = reserve(settings.memory_bytes)
+            made.callback(give_back)
             state = None if settings.state_dir is None else StateFolder(settings.state_dir, settings.state_bytes)
             pool = SessionPool(open_runtime, max_sessions=settings.sessions, state=state, swap_dir=settings.swap_dir)
-            try:
-                settings.check_slots(pool.runtime.options.parallel)
-            except BaseException:
-                pool.close()
-                raise
-        except BaseException:
-            give_back()
-            raise
+            made.callback(pool.close)
+            settings.check_slots(pool.runtime.options.parallel)
+            made.pop_all()
         return cls(pool, settings, give_back=give_back)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -23,10 +23,6 @@ class SnapshotHeader:
             raise self.damaged(f"its {name!r} is impossible")
         return self.values[name]
 
-    def optional(self, name: str, sound: Callable[[Any], bool]) -> Any:
-        """Return a value, as `value`; None = the header lacks it."""
-        return self.value(name, sound) if name in self.values else None
-
     def inner(self, name: str) -> SnapshotHeader | None:
         """Return the header within a value, or None."""
         values = self.value(name, lambda it: it is None or isinstance(it, dict))

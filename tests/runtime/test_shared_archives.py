@@ -238,5 +238,5 @@ def test_a_shared_beginning_takes_the_disk_of_its_own_tokens(open_runtime, tmp_p
         answered(rt, "Where was it?", [first])
         (beginning,) = rt._engine.slots.beginnings._all
         n_segments = -(-beginning.key.n_past // SEGMENT_TOKENS)
-        held = sum(file.n_bytes for file in beginning.archived.rows.files)
+        held = sum(file.n_bytes for file in beginning.stored.archived.rows.files)
         assert held <= n_segments * SEGMENT_TOKENS * rt.plan.archive_token_bytes

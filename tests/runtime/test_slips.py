@@ -69,7 +69,7 @@ RUNTIME = {
     "keep_beginnings": {"folder": "kept"},
 }
 ASYNC = {"reply_async", "ask_async", "chat_async", "generate_async"}
-NOT_HERE = ASYNC | {"events", "snapshot", "alone", "is_of", "budgets", "close", "cancel"}
+NOT_HERE = ASYNC | {"events", "snapshot", "alone", "is_of", "giving_way", "budgets", "close", "cancel"}
 
 
 @pytest.fixture(scope="module")
