@@ -106,6 +106,8 @@ class Archive:
     def n_recallable(self, cache: Cache) -> int:
         """Return how many tokens have archived rows and no cell, on average over heads."""
         begin, end = self.positions
+        if begin == end:
+            return 0
         held = [cache.positions(*at) for at in cache.heads]
         n_held = sum(np.count_nonzero((it >= begin) & (it < end)) for it in held) / max(1, len(held))
         return end - begin - round(n_held)
