@@ -12,7 +12,7 @@ using namespace edgekv;
 
 namespace {
 
-constexpr size_t n_before = 40, n_tokens = 512, n_cells = n_before + n_tokens;
+constexpr size_t n_before = 40, n_tokens = is_sanitized ? 131 : 512, n_cells = n_before + n_tokens;
 
 struct Shape {
     size_t dim_k;
@@ -150,7 +150,7 @@ class Text {
 
 void test_text(ggml_type type, const Shape & shape, const Extras & extras) {
     Text                text(type, shape, extras);
-    std::vector<size_t> alone = { 0, 3, 7, 130, n_tokens - 1 };
+    const std::vector<size_t> alone = is_sanitized ? std::vector<size_t>{ 0, 130 } : std::vector<size_t>{ 0, 3, 7, 130, n_tokens - 1 };
     std::vector<std::vector<float>> rows;
     for (const size_t token : alone) {
         rows.push_back(text.attend(token, 1));
@@ -159,7 +159,7 @@ void test_text(ggml_type type, const Shape & shape, const Extras & extras) {
             CHECK(std::fabs(rows.back()[i] - expected[i]) <= 1e-5 * std::max(1.0, std::fabs(expected[i])));
         }
     }
-    for (const size_t n : { 2, 4, 8, 32, 64, 128, 512 }) {
+    for (const size_t n : is_sanitized ? std::vector<size_t>{ 2, 8, 64, 128 } : std::vector<size_t>{ 2, 4, 8, 32, 64, 128, 512 }) {
         for (size_t i = 0; i < alone.size(); ++i) {
             for (const size_t before : { size_t(0), n - 1 }) { // the token comes first, or last
                 if (before <= alone[i] && alone[i] - before + n <= n_tokens) {

@@ -45,11 +45,11 @@ bool are_part(const std::vector<float> & found, const std::vector<float> & all, 
 
 // Rows fill whole tiles of ggml's products, or not.
 void test_matrices(ggml_type type) {
-    for (const size_t n_rows : { 64, 36, 35 }) {
+    for (const size_t n_rows : is_sanitized ? std::vector<size_t>{ 35 } : std::vector<size_t>{ 64, 36, 35 }) {
         const Weights weights(type, n_rows, 512);
         const auto    values = random_values(n_most * weights.depth, 5);
         const auto    all    = products_with(weights, values, 0, n_most, 0, 1);
-        for (size_t n = 1; n < 16; ++n) {
+        for (size_t n = 1; n < 16; n += is_sanitized ? 6 : 1) {
             CHECK(are_part(products_with(weights, values, n, n, 0, 1), all, n * n_rows));
         }
         for (const size_t n : { size_t(1), size_t(2), n_most }) {

@@ -83,7 +83,7 @@ void test_experts_of(const TypeProducts & products) {
     const Repacked * repacked = is_repacked ? &by_ggml : nullptr;
     const auto       expert   = [&](size_t i) { return rows_of(weights, i, products.order); };
     for (const bool is_shared : { false, true }) {
-        for (const size_t n_tokens : { 1, 7, 8, 29 }) {
+        for (const size_t n_tokens : is_sanitized ? std::vector<size_t>{ 9 } : std::vector<size_t>{ 1, 7, 8, 29 }) {
             const Graph graph(weights, n_tokens, is_shared, repacked);
             const bool  is_own = n_tokens >= static_cast<size_t>(products.fewest_columns);
             CHECK(edgekv_takes_mul_mat(graph.product, products.order) == is_own);
@@ -94,6 +94,9 @@ void test_experts_of(const TypeProducts & products) {
             CHECK(!is_own || found == exact);
             for (const int n_threads : { 1, 2 }) { // starting threads takes longer than the products
                 CHECK(!is_own || is_shared || computed(graph.context.get(), graph.product, n_threads) == exact);
+            }
+            if (is_sanitized) {
+                continue;
             }
             const auto truth = graph.by_expert<double>([&](size_t i, const std::vector<float> & columns) {
                 return reference(expert(i), columns.size() / depth, [&](size_t k) { return static_cast<double>(columns[k]); });

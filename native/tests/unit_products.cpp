@@ -12,9 +12,10 @@ namespace {
 void test_errors(const TypeProducts & products) {
     const size_t own = ggml_blck_size(products.type);
     struct Shape { size_t n_rows, depth, n_columns; };
-    for (auto [n_rows, depth, n_columns] :
-         { Shape{ 1, own, 1 }, Shape{ 16, 2 * own, 2 }, Shape{ 37, 768, 3 }, Shape{ 20, 2304, 4 }, Shape{ 33, 1280, 27 },
-           Shape{ 48, 1056 / own * own, 9 } }) {
+    const std::vector<Shape> shapes = { { 1, own, 1 }, { 37, 768, 3 }, { 33, 1280, 27 }, { 48, 1056 / own * own, 9 },
+                                        { 16, 2 * own, 2 }, { 20, 2304, 4 } };
+    for (size_t i = 0; i < (is_sanitized ? 2 : shapes.size()); ++i) {
+        auto [n_rows, depth, n_columns] = shapes[i];
         n_rows = (n_rows + products.order.n_rows - 1) / products.order.n_rows * products.order.n_rows;
         const Weights   weights = laid_out(products, n_rows, depth);
         const auto      columns = random_values(n_columns * depth, 2);
@@ -149,8 +150,9 @@ void test_parts(const TypeProducts & products) {
 // Each column of any number is what it is alone, bit by bit: a token rounds alike in a draft, in a block, and beside other sessions' tokens.
 // Some rows fill no panel, and a row is longer than one.
 void test_any_number_of_columns(const TypeProducts & products) {
-    constexpr size_t most  = 64;
-    const size_t     depth = ggml_blck_size(products.type) == 32 ? 1120 : 1280;
+    constexpr size_t          most    = is_sanitized ? 13 : 64;
+    const size_t              depth   = ggml_blck_size(products.type) == 32 ? 1120 : 1280;
+    const std::vector<size_t> numbers = is_sanitized ? std::vector<size_t>{ 3, 13 } : std::vector<size_t>{ 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 31, 33, 64 };
     for (const size_t n_rows : { products.order.n_rows == 1 ? 5 : 8, products.order.n_rows == 1 ? 67 : 72 }) {
         const Weights      weights = laid_out(products, n_rows, depth);
         const auto         columns = random_values(most * depth, 5);
@@ -160,7 +162,7 @@ void test_any_number_of_columns(const TypeProducts & products) {
             alone.insert(alone.end(), found.begin(), found.end());
         }
         const Quantised quantised(products, columns, depth);
-        for (const size_t n : { 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 31, 33, 64 }) {
+        for (const size_t n : numbers) {
             const auto found = multiplied(products, weights, quantised, n);
             CHECK(std::equal(found.begin(), found.end(), alone.begin()));
         }
@@ -238,8 +240,10 @@ void test_products() {
     each_type("matrices", [](const TypeProducts & type) {
         test_errors(type);
         test_extremes(type);
-        test_columns_not_finite(type);
-        test_weights_not_finite(type);
+        if (!is_sanitized) { // the same reads of other values
+            test_columns_not_finite(type);
+            test_weights_not_finite(type);
+        }
         test_parts(type);
         test_any_number_of_columns(type);
         test_graphs_of(type);
