@@ -32,7 +32,7 @@ def share_a_beginning(model, text, **options):
     reused = []
     with edgekv.Runtime(model, **options) as runtime:
         n_shared = len(runtime.tokenize(text))
-        for i in range(4):
+        for i in range(3):
             with runtime.session(history=True) as session:
                 history = [{"role": "user", "content": f"{text} {i}?"}]
                 "".join(session.continue_from(history, shared=n_shared, focus=True, max_tokens=4))

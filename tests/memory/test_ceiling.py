@@ -165,14 +165,14 @@ def test_windows_and_states_do_not_grow(ask, tmp_path, text, name):
     options = ["--budget", "128", "--block", "256", "--max-tokens", "4", "--threads", "1", "--allow-beyond-trained"]
 
     def growth():
-        short, long = (ask(text(n), *options, model=model) for n in (100, 12_000))
+        short, long = (ask(text(n), *options, model=model) for n in (100, 5000))
         for memory in (short["memory"], long["memory"]):
             assert memory["parts"]["state"] > 0
             assert memory["peak_rss_bytes"] <= memory["planned_peak_bytes"] <= memory["ceiling_bytes"]
         return long["memory"]["peak_rss_bytes"] - short["memory"]["peak_rss_bytes"]
 
-    # a cell of the first takes 1 KiB, so all of them would take 12 MiB; libraries differ by some MiB
-    assert settled(growth, 8 << 20) < 8 << 20
+    # a cell takes 1 KiB or half of it, so those of 13,000 tokens would take 6 MiB at least
+    assert settled(growth, 4 << 20) < 4 << 20
 
 
 @pytest.mark.parametrize("resident", ["0", pytest.param("50%", marks=pytest.mark.nightly)])

@@ -37,7 +37,8 @@ def novel(tmp_path):
     return write_epub(tmp_path / "novel.epub", ["".join(f"<p>{text}</p>" for text in it) for it in chapters])
 
 
-@pytest.mark.parametrize("format_", ["book", pytest.param("novel", marks=pytest.mark.nightly)])
+@pytest.mark.nightly  # a conversion's peak is below, a text's in test_ceiling.py, an answer's in tests/cli/test_demo.py
+@pytest.mark.parametrize("format_", ["book", "novel"])
 def test_a_command_answers_about_a_long_document(memory_ceiling, default_model, request, format_):
     path = request.getfixturevalue(format_)
     ended = memory_ceiling(CEILING).run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from diagonals import by_night
 from filled_cells import fill, load, save
 from repeated import settled
 
@@ -31,9 +32,7 @@ def test_many_cells_take_what_a_plan_counts_for_them(memory_ceiling, tiny_model)
     assert settled(uncounted, 3 * MIB // 2) < 3 * MIB // 2
 
 
-@pytest.mark.parametrize(
-    ("head_dim", "kib"), [(64, 144), pytest.param(256, 176, marks=pytest.mark.nightly), (512, 192)]
-)
+@pytest.mark.parametrize(("head_dim", "kib"), by_night([(64, 144), (256, 176), (512, 192)], [(512, 192)]))
 def test_many_threads_take_what_a_plan_counts_for_them(memory_ceiling, tiny_model, head_dim, kib):
     """Tiles of attention grow with heads."""
     model = tiny_model(n_layer=1, n_head=64, n_head_kv=2, head_dim=head_dim, n_ctx_train=1 << 14)
@@ -54,28 +53,32 @@ def test_many_threads_take_what_a_plan_counts_for_them(memory_ceiling, tiny_mode
 
 
 @pytest.mark.parametrize(
-    "stored_types", [("f16", "q4_0"), pytest.param(tuple(KV_TYPES), marks=pytest.mark.nightly)], ids=str
+    ("kv_type", "stored_types"),
+    by_night(
+        [("q4_0", ("f16", "q4_0")), ("f16", tuple(KV_TYPES)), ("q4_0", tuple(KV_TYPES))],
+        [("q4_0", ("f16", "q4_0"))],
+    ),
+    ids=str,
 )
 def test_loading_cells_of_another_type_takes_what_loading_its_own_does(
-    memory_ceiling, tiny_model, tmp_path, stored_types
+    memory_ceiling, tiny_model, tmp_path, kv_type, stored_types
 ):
     """The rows of a head, as they are stored and as they are wanted, would be 3 MiB more at least."""
     model = tiny_model(n_layer=1, n_head=1, n_head_kv=1, head_dim=512, n_ctx_train=1 << 14)
     options = OPTIONS | {"budget": 4000}
     for stored in stored_types:
         memory_ceiling("512MiB").run(save, model, str(tmp_path / stored), 3600, **options, kv_type=stored)
-    for kv_type in ("f16", "q4_0"):  # the largest rows and the smallest
 
-        def growth(kv_type=kv_type):
-            peaks = {}
-            for stored in stored_types:
-                ended = memory_ceiling("512MiB").run(load, model, str(tmp_path / stored), **options, kv_type=kv_type)
-                assert ended.value["cells"] > 3600
-                assert ended.peak_bytes <= ended.value["planned"]
-                peaks[stored] = ended.peak_bytes
-            return max(peaks.values()) - peaks[kv_type]
+    def growth():
+        peaks = {}
+        for stored in stored_types:
+            ended = memory_ceiling("512MiB").run(load, model, str(tmp_path / stored), **options, kv_type=kv_type)
+            assert ended.value["cells"] > 3600
+            assert ended.peak_bytes <= ended.value["planned"]
+            peaks[stored] = ended.peak_bytes
+        return max(peaks.values()) - peaks[kv_type]
 
-        assert settled(growth, 3 * MIB // 2) < 3 * MIB // 2
+    assert settled(growth, 3 * MIB // 2) < 3 * MIB // 2
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ LARGEST = [
 @pytest.mark.parametrize(
     ("schemas", "refused"),
     [
-        ([PLAIN], 0),
+        pytest.param([PLAIN], 0, marks=pytest.mark.nightly),  # as test_the_first_grammar_takes_the_memory_of_cells
         (LARGEST, None),
         pytest.param([*PLANNED, *LARGE, *REGEXES], None, marks=pytest.mark.nightly),
         (list(HOSTILE.values())[:14], 14),
@@ -45,6 +45,7 @@ def test_a_grammar_stays_within_the_plan(memory_ceiling, default_model, schemas,
     assert refused or planned - ended.peak_bytes < for_grammars  # some of it was needed, but for what is refused
 
 
+@pytest.mark.nightly
 def test_combining_stays_below_the_ceiling(memory_ceiling, default_model):
     roomy, tight = (
         memory_ceiling(ceiling).run(replies, default_model, [HEAVY["combined"]], **OPTIONS | {"memory": ceiling})

@@ -23,6 +23,7 @@ def test_resting_sessions_are_in_the_plan(memory_ceiling, default_model, tmp_pat
     assert found["planned"] / ended.peak_bytes < 1.05
 
 
+@pytest.mark.nightly  # by day the next one has sessions that go to the disk
 def test_on_the_disk_sessions_need_no_room_in_memory(memory_ceiling, default_model, tmp_path):
     """Not even on their way: the plan has no room for half a session more. Half a one is more than peaks differ."""
     options = WHOLE | {"budget": 1024, "block": 64}
