@@ -47,17 +47,19 @@ def architecture_of(name):
 
 RUN = [name for name in FAMILIES if not architecture_of(name).refused]
 
-# Many layers of the kinds that others have with few; llama.cpp knows these models by the number. test_exact.py and
-# test_families.py run them every time, tests of files at night.
+# Many layers of the kinds that others have with few; llama.cpp knows these models by the number. test_families.py runs
+# them every time, others at night.
 DEEP = ("exaone4", "gemma3n")
 SHALLOW = [name for name in RUN if name not in DEEP]
 
 # One family of each kind of state that a session has: rows of every layer; rows beside windows, with sinks, in chunks,
 # or read by later layers; latents; recurrent states alone, beside rows, beside windows, and in one layer with rows.
-# Other families differ in what llama.cpp computes with these. test_exact.py compares that every time, and
-# test_saved_kinds.py saves the state of every family at night.
+# Other families differ in what llama.cpp computes with these. At night test_exact.py compares that with every family,
+# and test_saved_kinds.py saves the state of each.
 OF_EACH_STATE = ("phi3", "gemma3", "gpt-oss", "llama4", "gemma4", "deepseek2", "deepseek2-decompressed")
 OF_EACH_STATE += ("mamba2", "lfm2", "lfm2-windows", "granitehybrid", "qwen3next", "falcon-h1")
+# Those, and families whose scores have a cap, and whose keys turn in part or in sections: what edgekv branches on.
+OF_EACH_KIND = (*OF_EACH_STATE, "gemma2", "glm4moe", "minicpm3", "qwen2vl")
 BY_STATE = [name if name in OF_EACH_STATE else pytest.param(name, marks=pytest.mark.nightly) for name in RUN]
 
 

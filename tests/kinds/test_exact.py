@@ -17,15 +17,15 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 from diagonals import by_night, diagonal
-from evicting import HEADS, RUN, architecture_of, by_layer, heads_of
+from evicting import HEADS, OF_EACH_KIND, RUN, architecture_of, by_layer, heads_of
 from exactness import distance, error
 from expert_routes import SORTING, ExpertRoutes
 from graph_nodes import NodeCallback
 from own_cache import own_cache, watched_by
 from recorded import recorded_runtime
 
-N_READ, N_STEPS, N_CELLS = 448, 40, 512
-BUDGET, BLOCK = 96, 64
+N_READ, N_STEPS, N_CELLS = 320, 12, 384
+BUDGET, BLOCK = 64, 64
 # llama.cpp's own cache sums short batches in f16, and was measured to be 4.3e-2 off.
 WHOLE_TILES, SHORT_BATCHES, OWN_SHORT_BATCHES = 5e-3, 4e-2, 6e-2
 # Errors of layers add up as those of a random walk do: exaone4 has 64 layers, the others about 8.
@@ -84,7 +84,10 @@ def assert_close(found, expected, *, whole_tiles, short):
     assert max(map(error, found[1:], expected[1:])) < short
 
 
-@pytest.mark.parametrize(("name", "block"), diagonal(RUN, [32, 128], whole=WHOLE))
+BLOCKS = diagonal(RUN, [32, 128], whole=WHOLE)
+
+
+@pytest.mark.parametrize(("name", "block"), by_night(BLOCKS, [case for case in BLOCKS if case[0] in OF_EACH_KIND]))
 def test_what_evicts_nothing_is_llama_cpps_own_cache(family_model, name, block):
     path, tokens = family_model(name), tokens_of()
     with routed_runtime(name, path, budget=N_CELLS, block=block) as (run, routes):
@@ -118,7 +121,7 @@ EVICTED = diagonal([name for name in RUN if HEADS[name]], ["keydiff", "snapkv"])
 EVICTED += [(name, policy) for name in ("gemma3", "lfm2") for policy in ("keydiff+ada", "snapkv+ada")]
 
 
-@pytest.mark.parametrize(("name", "policy"), EVICTED)
+@pytest.mark.parametrize(("name", "policy"), by_night(EVICTED, [case for case in EVICTED if case[0] in OF_EACH_KIND]))
 def test_evicted_cells_are_as_if_masked(family_model, name, policy):
     path, tokens = family_model(name), tokens_of()
     short = short_batches(name)
@@ -145,7 +148,10 @@ def test_quantised_rows_of_evicted_cells_too(family_model, name):
     assert distance(found, own(wrong, "q8_0", tie=math.inf)) > WRONG * limit
 
 
-@pytest.mark.parametrize("name", [name for name in RUN if HEADS[name] and architecture_of(name).repositions])
+MOVED = [(name,) for name in RUN if HEADS[name] and architecture_of(name).repositions]
+
+
+@pytest.mark.parametrize("name", by_night(MOVED, [(name,) for name in OF_EACH_KIND]))
 def test_moved_keys_meet_the_same_distances(family_model, name):
     """A head that keeps the newest tokens alone has its keys moved as a whole, which no distance shows."""
     path, tokens = family_model(name), tokens_of()

@@ -10,7 +10,7 @@ import edgekv
 from edgekv.binding.model import Model
 from edgekv.server.slots import n_slots
 
-TEXT = "the old house by the river stood empty since the flood of that year " * 12
+TEXT = "the old house by the river stood empty since the flood of that year " * 6
 OPTIONS = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "probe_tokens": 16}
 SHARING = [name for name in SHALLOW if architecture_of(name).kind in ("plain", "latent")]
 
