@@ -6,15 +6,15 @@ import itertools
 
 import numpy as np
 import pytest
-from policy_arrays import BACKENDS, SMALL, SPECS, Shape, names_read, needed
+from diagonals import diagonal
+from policy_arrays import BACKENDS, SMALL, SPECS, Shape, beside, names_read, needed
 
 from edgekv import NativeError
 from edgekv.policies import parse_policy
 from edgekv.scoring import select
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize(("spec", "backend"), beside(SPECS, BACKENDS))
 def test_arrays_that_are_not_finite_are_an_error(spec, backend):
     """One bad element of any array that the policy reads, of a cell that would stay as of one that would not."""
     arguments = needed(spec, SMALL)
@@ -36,13 +36,14 @@ def bad_places(name, arguments):
     return [(0, cell) if name == "accumulated" else (0, cell, 5) for cell in cells]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("softcap", [0.0, 20.0])
-@pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize("name", ["keys", "queries"])
-@pytest.mark.parametrize("spec", ["tova", "h2o", "snapkv", "ahakv", "snapkv+caote", "h2o+critical"])
-def test_infinite_logits_are_an_error(spec, name, sign, softcap, backend):
+WAYS = list(itertools.product(["keys", "queries"], [1, -1], [0.0, 20.0], BACKENDS))
+SCORED = ["tova", "h2o", "snapkv", "ahakv", "snapkv+caote", "h2o+critical"]
+
+
+@pytest.mark.parametrize(("spec", "way"), diagonal(SCORED, WAYS, n=2, whole=["tova"]), ids=str)
+def test_infinite_logits_are_an_error(spec, way):
     """A softmax makes 0 of -inf and a soft-cap a number of either: neither may pass for attention."""
+    name, sign, softcap, backend = way
     shape = Shape(d=32, d_v=32, n=80, heads=1, group=1, rows=4)
     arguments = needed(spec, shape, softcap=softcap)
     places = {"keys": (0, 17), "queries": (0, -1)}
