@@ -124,7 +124,7 @@ class Program:
             it.session.close()
 
 
-SEEDS = [*range(8), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(8, 80))]
+SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(4, 80))]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

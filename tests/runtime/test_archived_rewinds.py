@@ -290,7 +290,7 @@ def check_cuts(rt, written, n_tokens, n_cuts):
 
 def test_any_token_can_be_gone_back_to(open_runtime, written):
     with open_runtime(**ARCHIVED) as rt:
-        check_cuts(rt, written, n_tokens=2000, n_cuts=20)
+        check_cuts(rt, written, n_tokens=1200, n_cuts=14)
 
 
 @pytest.mark.nightly

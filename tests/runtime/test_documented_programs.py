@@ -215,6 +215,7 @@ def test_clients_run_as_they_stand(here):
     application.close()
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("default_model")
 @pytest.mark.parametrize("page", pages_with(TESTS))
 def test_tests_pass_as_they_stand(tmp_path, page):

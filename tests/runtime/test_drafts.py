@@ -93,7 +93,6 @@ def test_with_drafts_the_same_is_said_and_kept(model, drafting, policy, sampling
 @pytest.mark.parametrize(
     "options",
     [
-        {"kv_type": "q8_0"},
         {"kv_type": "q4_0"},
         {"reposition": "always", "policy": "snapkv"},
         {"reposition": "always", "policy": "h2o", "kv_type": "q8_0"},
@@ -101,13 +100,10 @@ def test_with_drafts_the_same_is_said_and_kept(model, drafting, policy, sampling
         {"evict_every": 8},
         {"policy": "keydiff", "archive": "4MiB"},
         {"ubatch": 2},
-        {"block": 32},
-        {"ubatch": 64},
         {"threads": 2},
-        *({"quantization": name} for name in ("F32", "F16")),
-        {"quantization": "Q4_0", "n_embd": 128},
+        {"quantization": "F16"},
         {"quantization": "Q4_0", "n_embd": 128, "repack": False},
-        *({"architecture": name} for name in ("qwen3", "gemma", "deci")),
+        *({"architecture": name} for name in ("gemma", "deci")),
         {"architecture": "qwen2", "n_embd": 256},
     ],
     ids=str,

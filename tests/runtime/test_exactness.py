@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from diagonals import diagonal
 from recorded import recorded_runtime
 from reference_transformer import ReferenceModel
 
@@ -92,8 +93,7 @@ def assert_exact(path, tokens, run, n_read, prefill, decoded, kv_type, least=WRO
 
 
 @pytest.mark.filterwarnings("ignore:kv_type=q4_0 may spoil:UserWarning")
-@pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("shape", "kv_type"), diagonal(SHAPES, ["f16", "q8_0", "q4_0"], whole=["llama"]))
 def test_logits_equal_a_transformer_that_masks_the_same_triples(tiny_model, shape, kv_type):
     arguments = SHAPES[shape]
     n_head_kv = arguments["n_head_kv"]

@@ -61,7 +61,11 @@ def check_replies(path, *, isolated):
 
 
 # a worker passes on whatever its weights raise, and experts are read by a way of their own: no pair is a third way
-@pytest.mark.parametrize(("name", "isolated"), [("smollm3", True), ("glm4moe", False)], ids=["worker", "experts"])
+@pytest.mark.parametrize(
+    ("name", "isolated"),
+    [("smollm3", True), pytest.param("glm4moe", False, marks=pytest.mark.nightly)],
+    ids=["worker", "experts"],
+)
 def test_a_disk_that_fails_loses_nothing(disk, tmp_path, name, isolated):
     path = make_family(tmp_path / "model.gguf", name)
     code = f"import sys; sys.path[:0] = {sys.path!r}; from test_failing_disk import check_replies; "

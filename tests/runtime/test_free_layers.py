@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 from command import run_here, words
+from diagonals import diagonal
 from recorded import recorded_runtime
 from reference_choice import Reference
 from reference_transformer import ReferenceModel
@@ -67,8 +68,7 @@ def draw_budgets(rng, cache, mean):
     return [[min(*pair) for pair in zip(*rows, strict=True)] for rows in zip(budgets, held, strict=True)]
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "kv_type"), diagonal(MODELS, ["f16", "q8_0"]))
 def test_logits_are_those_of_the_reference(free_model, name, kv_type):
     """Logits agree whatever was evicted."""
     path, heads = free_model(name)

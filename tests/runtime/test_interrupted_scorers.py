@@ -17,7 +17,9 @@ def spread(keys, queries, positions):
     return (keys.std(axis=2) + queries.mean() * 0 + positions * 0).astype(np.float32)
 
 
-@pytest.fixture(params=["own", "own+caote", "own+critical+pyramid"])
+@pytest.fixture(
+    params=["own+critical+pyramid", *(pytest.param(it, marks=pytest.mark.nightly) for it in ("own", "own+caote"))]
+)
 def runtime(request, open_runtime):
     policies.register("own", spread, rows=4)
     try:

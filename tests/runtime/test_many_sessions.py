@@ -74,15 +74,15 @@ def together(runtime, n, systems=()):
 
 
 @pytest.mark.usefixtures("talkative")
-@pytest.mark.parametrize(("policy", "kv_type"), diagonal(POLICIES, ["f16", "q8_0", "q4_0"], whole=["keydiff"]))
+@pytest.mark.parametrize(("policy", "kv_type"), diagonal(POLICIES, ["f16", "q8_0", "q4_0"]))
 def test_sessions_that_take_turns_say_what_each_says_alone(open_tight, monkeypatch, policy, kv_type):
     """Turns end in the midst of replies, and the other sessions are on the disk."""
     loaded, load = [], StoredSnapshot.load
     monkeypatch.setattr(StoredSnapshot, "load", lambda *given: (loaded.append(given), load(*given))[1])
     with open_tight(policy=policy, kv_type=kv_type) as rt:
-        found = together(rt, 3)
-        assert len(loaded) > 100
-        assert found == [alone(rt, i) for i in range(3)]
+        found = together(rt, 2)
+        assert len(loaded) > 40
+        assert found == [alone(rt, i) for i in range(2)]
         assert found[0] != found[1]
         assert all(steps[-1][0]["evictions"] > 0 for steps in found)
 
@@ -515,7 +515,7 @@ def test_a_reply_of_a_closed_session_ends(runtime):
 @pytest.mark.parametrize("closed", ["session", "runtime"])
 def test_what_is_closed_while_another_thread_reads_its_text_says_so(tiny_model, closed):
     """Each call meets the close at another line, so every one of them has to be safe."""
-    for _ in range(6):
+    for _ in range(2):
         rt = edgekv.Runtime(tiny_model(n_layer=2), **SETTINGS)
         session = rt.session(history=True)
         session.read(words(60))

@@ -35,7 +35,7 @@ def model(tiny_model):
 def test_a_move_before_any_step_leaves_few_cells_one_block_later(model, settings):
     with driven(model, log=True, **{**SETTINGS, **settings}) as loop:
         loop.reply(1, text=TEXT)
-        for at in range(1, loop.n_steps, 3):
+        for at in range(1, loop.n_steps, 7):
             loop.ask(Close(1)) if at == 1 else None
             number, moved, n_cells = loop.open(), [], {}
 

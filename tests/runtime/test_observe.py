@@ -40,8 +40,7 @@ def book(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("policy", ["keydiff", "snapkv+ada"])
-@pytest.mark.parametrize("max_tokens", [0, 12])
+@pytest.mark.parametrize(("policy", "max_tokens"), [("keydiff", 0), ("snapkv+ada", 12)])
 def test_what_is_kept_is_what_a_session_keeps(open_runtime, book, policy, max_tokens):
     with open_runtime(policy=policy) as rt:
         found = observe(rt, "What?", [book], max_tokens=max_tokens)
@@ -107,6 +106,7 @@ def test_figures_of_keys_are_of_the_heads_that_are_named(open_runtime, book):
         assert observe(rt, files=[book], keys=False).keys == ()
 
 
+@pytest.mark.nightly  # a claim
 def test_keydiff_keeps_keys_of_a_larger_volume_than_sink(default_model):
     """As KeyDiff's figure 12 has it, whose random sets lie between: here in each of four heads."""
     kept = {}

@@ -51,7 +51,7 @@ def conversation(session, i):
 
 
 @pytest.mark.usefixtures("talkative")
-@pytest.mark.parametrize(("policy", "kv_type"), diagonal(POLICIES, ["f16", "q8_0", "q4_0"], whole=["keydiff"]))
+@pytest.mark.parametrize(("policy", "kv_type"), diagonal(POLICIES, ["f16", "q8_0", "q4_0"]))
 def test_sessions_at_once_say_and_hold_what_each_does_alone(open_parallel, joined, policy, kv_type):
     with open_parallel(policy=policy, kv_type=kv_type) as rt:
         found = together(rt, 3, conversation)
@@ -63,7 +63,7 @@ def test_sessions_at_once_say_and_hold_what_each_does_alone(open_parallel, joine
 
 
 @pytest.mark.usefixtures("talkative")
-@pytest.mark.parametrize("quantization", ["Q4_0", "Q8_0", "F16"])
+@pytest.mark.parametrize("quantization", ["Q4_0", pytest.param("Q8_0", marks=pytest.mark.nightly), "F16"])
 def test_eight_greedy_replies_are_the_same_at_once_and_alone_with_any_block(open_parallel, joined, quantization):
     """Prompts are shorter and longer than a block of 32, so their tokens are decoded with few others and with many."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from diagonals import diagonal
 from small import words
 from test_snapshot import Steps, held
 
@@ -54,8 +55,7 @@ def test_what_came_before_makes_no_difference(open_runtime, monkeypatch, policy,
 
 
 @pytest.mark.usefixtures("talkative")
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("budget", [64, 512], ids=["evicts", "fits"])
+@pytest.mark.parametrize(("policy", "budget"), diagonal(POLICIES, [64, 512], whole=["keydiff"]))
 def test_whole_blocks_are_read_as_all_at_once(open_runtime, monkeypatch, budget, policy):
     with open_runtime(budget=budget, policy=policy) as rt:
         steps = Steps(rt, monkeypatch)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from diagonals import diagonal
 from recorded import recorded_runtime
 from test_exactness import assert_exact
 
@@ -76,8 +77,7 @@ def ragged_cache(tiny_model):
         run.__exit__(None, None, None)
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
-@pytest.mark.parametrize("group", GQA)
+@pytest.mark.parametrize(("group", "kv_type"), diagonal(GQA, ["f16", "q8_0", "q4_0"], whole=[3]))
 def test_logits_equal_a_transformer_that_masks_the_same_triples(tiny_model, group, kv_type):
     n_head, n_head_kv = GQA[group]
     path = tiny_model(n_layer=N_LAYER, n_ctx_train=1024, n_embd=128, n_head=n_head, n_head_kv=n_head_kv, head_dim=64)

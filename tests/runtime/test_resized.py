@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from diagonals import diagonal
 from small import words
 
 import edgekv
@@ -33,8 +34,7 @@ def kept(rt, session):
     ]
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("policy", "kv_type"), diagonal(POLICIES, ["f16", "q8_0"]))
 def test_cells_given_up_before_a_text_are_as_if_they_had_never_been(model, policy, kv_type):
     found = []
     for budget in (SMALL, LARGE):

@@ -213,8 +213,7 @@ def test_every_kept_row_survives_every_move(tiny_model, stage, kv_type):
 
 
 @pytest.mark.filterwarnings("ignore:kv_type=q4_0 may spoil")  # keys of qwen2 have biases
-@pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
-@pytest.mark.parametrize("shape", test_reposition.SHAPES)
+@pytest.mark.parametrize(("shape", "kv_type"), diagonal(test_reposition.SHAPES, ["f16", "q8_0", "q4_0"]))
 def test_keys_turn(tiny_model, stage, shape, kv_type):
     stage("graphs")
     test_reposition.test_logits_equal_a_transformer_that_turns_the_same_keys(tiny_model, shape, kv_type)
@@ -286,12 +285,11 @@ def test_parts_of_a_probe_score(tiny_model, uneven_model, stage, spec, options):
 def test_queries_turn_with_the_keys(tiny_model, stage, shape, kv_type):
     stage("graphs")
     test_reposition.test_queries_that_are_there_already_are_turned_with_the_keys(tiny_model, shape, kv_type)
-    test_reposition.test_queries_of_a_probe_are_turned_to_where_it_would_come_now(tiny_model, shape, kv_type, True)
+    test_reposition.test_queries_of_a_probe_are_turned_to_where_it_would_come_now(tiny_model, shape, (kv_type, True))
 
 
 @pytest.mark.usefixtures("talkative")
-@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
-@pytest.mark.parametrize("policy", ["keydiff", "snapkv+ada"])
+@pytest.mark.parametrize(("policy", "kv_type"), [("keydiff", "f16"), ("snapkv+ada", "q8_0")])
 def test_snapshots(open_runtime, stage, monkeypatch, policy, kv_type):
     stage("graphs")
     test_snapshot.test_a_restored_session_goes_on_as_one_that_never_left(open_runtime, monkeypatch, policy, kv_type)

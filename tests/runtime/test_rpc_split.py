@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from children import LIMIT_S
 from command import run_here, run_program, words
+from diagonals import by_night
 from lent_device import lent_device, reserved_port
 
 import edgekv
@@ -82,8 +83,8 @@ def kept(session):
     [
         {},
         {"gpu_layers": 4, "reposition": "always"},  # three layers and the output matrix
-        {"gpu_layers": 1},
-        {"tensor_split": [1, 0]},
+        pytest.param({"gpu_layers": 1}, marks=pytest.mark.nightly),
+        pytest.param({"tensor_split": [1, 0]}, marks=pytest.mark.nightly),
     ],
     ids=str,
 )
@@ -106,8 +107,8 @@ def test_answers_are_those_of_one_process(model, servers, where):
     "options",
     [
         {"policy": "keydiff", "focus": True, "gpu_layers": 5},
-        {"policy": "snapkv", "tensor_split": "1,2"},
-        {"policy": "h2o", "kv_type": "q8_0"},
+        pytest.param({"policy": "snapkv", "tensor_split": "1,2"}, marks=pytest.mark.nightly),
+        pytest.param({"policy": "h2o", "kv_type": "q8_0"}, marks=pytest.mark.nightly),
     ],
     ids=str,
 )
@@ -166,7 +167,7 @@ def test_a_saved_session_whose_heads_differ_goes_on_where_all_have_equally_many(
         assert loaded.stats.recalled_cells > 0
 
 
-@pytest.mark.parametrize("family", ["gemma3", "lfm2", "deepseek2"])
+@pytest.mark.parametrize("family", by_night([("gemma3",), ("lfm2",), ("deepseek2",)], [("gemma3",)]))
 def test_other_kinds_of_memory_lie_there_too(tmp_path, servers, family):
     """Windows, recurrent states and latents."""
     path = make_family(tmp_path / "model.gguf", family)
