@@ -104,8 +104,9 @@ def test_every_request_is_answered_and_each_document_read_once(answer):
 @pytest.mark.parametrize(
     ("options", "near"),
     [
-        ({}, False),
+        ({}, True),
         ({"kv_type": "q8_0", "policy": "snapkv"}, True),
+        pytest.param({}, False, marks=pytest.mark.nightly),
         # by day a request is compared with what it says alone under these
         pytest.param({"focus": False}, True, marks=pytest.mark.nightly),
         pytest.param({"budget": 1024}, True, marks=pytest.mark.nightly),
@@ -371,7 +372,7 @@ def test_requests_that_change_meanwhile_are_found_out(opened, tmp_path):
 
 
 @FAR
-@pytest.mark.parametrize("n_deaths", [1, 5])
+@pytest.mark.parametrize("n_deaths", [pytest.param(1, marks=pytest.mark.nightly), 5])
 def test_a_worker_that_dies_is_started_again(answer, monkeypatch, n_deaths):
     """And a request that ends every one that is at it has an error, of no status of HTTP."""
     deaths, runtimes = [], []

@@ -99,7 +99,9 @@ def exercised(shown, book, folder):
     assert (folder / "said.md").read_text().startswith("## User\n\nHello\n\n## Assistant")
 
 
-@pytest.mark.parametrize("isolated", [[], ["--isolated"]], ids=["here", "isolated"])
+@pytest.mark.parametrize(
+    "isolated", [[], pytest.param(["--isolated"], marks=pytest.mark.nightly)], ids=["here", "isolated"]
+)
 def test_every_command(chat, text_file, tmp_path, isolated):
     with chat(*isolated, columns=160) as shown:
         exercised(shown, text_file(words(200)), tmp_path)
@@ -271,7 +273,7 @@ def test_a_killed_chat_has_all_but_the_running_turn(chat, model, how):
     assert said[2]
 
 
-@pytest.mark.parametrize("columns", [40, 120])
+@pytest.mark.parametrize("columns", [40, pytest.param(120, marks=pytest.mark.nightly)])
 def test_lines_fit_the_terminal(chat, columns):
     with chat(columns=columns) as shown:
         begun_narrow = ["/help lists", "0 tokens seen"]

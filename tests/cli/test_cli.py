@@ -195,7 +195,7 @@ def test_models_that_cannot_be_used_exit_with_4(model, tmp_path):
 @pytest.fixture(scope="module")
 def endless_book(text_file):
     """A text that takes minutes to read."""
-    return text_file(words(500_000))
+    return text_file(words(150_000))
 
 
 PLANNED = """

@@ -79,6 +79,7 @@ def test_a_killed_run_goes_on_where_it_was(run, rows, tiny_model, tmp_path):
     assert len(configs) == len(set(configs)) == 36
 
 
+@pytest.mark.nightly  # tests/evals has the shares; a cluster of Dask takes seconds to start
 def test_shared_work_gives_the_same_results(run, rows, tmp_path):
     pytest.importorskip("distributed")
     alone = run(*NEEDLE, "--results", "alone.jsonl").stdout

@@ -149,8 +149,10 @@ def test_python_keeps_its_own_words(model):
         edgekv.plan(model, block=0)
 
 
-@pytest.mark.parametrize(("option", "value"), [("gpu_layers", 4), ("device_memory", "1GiB")])
-@pytest.mark.parametrize("isolated", [False, True])
+@pytest.mark.parametrize(
+    ("option", "value", "isolated"),
+    [("gpu_layers", 4, False), ("device_memory", "1GiB", False), ("gpu_layers", 4, True)],
+)
 def test_what_only_a_gpu_can_do_is_refused_without_one(model, option, value, isolated):
     from edgekv.binding.ggml_devices import has_gpu
 

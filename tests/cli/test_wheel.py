@@ -36,6 +36,7 @@ PACKAGED = ("edgekv", "models", "cli", "evals", "server", "native")
 ABSOLUTE = re.compile(rb'[ "=](?:/\w|[A-Z]:)')
 
 
+@pytest.mark.nightly
 def test_the_source_package_carries_what_a_build_reads(tmp_path):
     with tarfile.open(build_source_package(tmp_path)) as files:
         names = {name.partition("/")[2] for name in files.getnames()}

@@ -186,7 +186,7 @@ def test_what_an_editor_sends_and_changes_nothing_is_told(ask):
 
 def test_a_long_gap_is_read_from_files_of_the_disk(ask):
     """Texts of more characters than a request may hold while it waits, and of more tokens than cells."""
-    text = "".join(f"value_{i} = {i}\n" for i in range(2000))
+    text = "".join(f"value_{i} = {i}\n" for i in range(1100))
     found = reply(ask, INFILL, input_prefix=text, input_suffix=GAP["input_suffix"], n_predict=2)
     assert found["edgekv"]["evicted"] > 0
     short = {"input_prefix": "a", "input_suffix": text, "input_extra": [{"filename": "b", "text": text}]}

@@ -11,7 +11,10 @@ pydantic = pytest.importorskip("pydantic")
 langchain_openai = imported_later("langchain_openai")
 
 CEILING = 256 << 20
-pytestmark = pytest.mark.parametrize("server", ["here"], indirect=True)
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.parametrize("server", ["here"], indirect=True),
+]  # over the openai package
 
 PETS = "My cat is called Mia and my dog is called Rex. What is my cat called?"
 DOG = "And what is my dog called?"

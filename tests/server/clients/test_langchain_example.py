@@ -12,6 +12,7 @@ from children import LIMIT_S
 EXAMPLE = Path(__file__).parents[3] / "examples" / "langchain"
 
 
+@pytest.mark.nightly
 def test_the_example(default_model):
     """A process of its own imports LangChain, so that no test of memory measures it."""
     pytest.importorskip("langchain_core", reason="the example needs it")
