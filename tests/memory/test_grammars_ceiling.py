@@ -30,7 +30,7 @@ LARGEST = [
 @pytest.mark.parametrize(
     ("schemas", "refused"),
     [
-        pytest.param([PLAIN], 0, marks=pytest.mark.nightly),  # as test_the_first_grammar_takes_the_memory_of_cells
+        pytest.param([PLAIN], 0, marks=pytest.mark.nightly),  # the first grammar of a full runtime is, too
         (LARGEST, None),
         pytest.param([*PLANNED, *LARGE, *REGEXES], None, marks=pytest.mark.nightly),
         (list(HOSTILE.values())[:14], 14),

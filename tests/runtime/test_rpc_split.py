@@ -221,6 +221,7 @@ def test_each_device_has_a_ceiling(model, servers):
             assert part in str(error.value)
 
 
+@pytest.mark.nightly  # tests/unit/test_assign_layers.py divides them by day
 def test_layers_are_divided_as_ceilings_allow(model, servers):
     even = edgekv.plan(model, rpc=servers, isolated=True, tensor_split="1,1", **SETTING)
     first, second = even.devices
@@ -354,6 +355,7 @@ def test_a_server_that_falls_silent_is_told(model, monkeypatch):
 # ---- the command line ----
 
 
+@pytest.mark.nightly
 def test_commands_put_layers_on_servers(model, servers):
     options = ["-m", model, "--rpc", ",".join(servers), "--memory", "4GiB", "--budget", "64", "--threads", "1"]
     plan = json.loads(run_program("plan", *options, "--json").stdout)  # it keeps the servers it was given
