@@ -132,8 +132,7 @@ def kept(runtime):
 
 
 @pytest.mark.usefixtures("talkative")
-@pytest.mark.parametrize("policy", STATEFUL)
-@pytest.mark.parametrize("larger", [112, 400], ids=["fits beside a block", "fits not"])
+@pytest.mark.parametrize(("policy", "larger"), diagonal(STATEFUL, [112, 400]))  # fits beside a block, and not
 def test_a_smaller_budget_evicts_once_by_the_policy(open_runtime, tmp_path, policy, larger):
     """Loading keeps the cells that an eviction to the smaller budget keeps where the session was saved."""
     with open_runtime(policy=policy, budget=larger) as rt, rt.session() as session:
@@ -164,8 +163,7 @@ def test_a_larger_budget_and_another_block_take_all(open_runtime, tmp_path, poli
         assert ask(session, n=50) or session.stats.finish_reason == "end"
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
-@pytest.mark.parametrize("stored", ["f16", "q8_0", "q4_0"])
+@pytest.mark.parametrize(("stored", "kv_type"), diagonal(["f16", "q8_0", "q4_0"], ["q8_0", "q4_0", "f16"], n=2))
 def test_cells_of_another_type_are_converted(open_runtime, tmp_path, stored, kv_type):
     """Rows mean the same but for rounding; positions, scores and queries stay."""
     rows, queries, notes = [], [], []

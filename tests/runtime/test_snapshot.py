@@ -79,8 +79,7 @@ def test_a_restored_session_goes_on_as_one_that_never_left(open_runtime, monkeyp
 
 
 @pytest.mark.usefixtures("talkative")
-@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
-@pytest.mark.parametrize("policy", ["keydiff", "snapkv+ada", "h2o"])
+@pytest.mark.parametrize(("policy", "kv_type"), diagonal(["keydiff", "snapkv+ada", "h2o"], ["f16", "q8_0"]))
 def test_a_text_beyond_the_trained_context(open_runtime, monkeypatch, policy, kv_type):
     with open_runtime(n_ctx_train=512, policy=policy, kv_type=kv_type) as rt, rt.session() as session:
         steps = Steps(rt, monkeypatch)

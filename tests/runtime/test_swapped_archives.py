@@ -69,7 +69,9 @@ def test_cells_come_back_to_the_bit(open_runtime, name):
 
 
 @pytest.mark.parametrize(
-    "isolated", [False, pytest.param(True, marks=pytest.mark.two_processes)], ids=["here", "isolated"]
+    "isolated",
+    [False, pytest.param(True, marks=[pytest.mark.two_processes, pytest.mark.nightly])],
+    ids=["here", "isolated"],
 )
 @pytest.mark.parametrize("name", each_kind(KINDS_THAT_SWAP, names=True))
 def test_sessions_in_turn_say_what_each_says_alone(open_runtime, name, isolated):

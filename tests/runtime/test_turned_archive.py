@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from archive_model import SAME, keys_if_fed, most_recalled
+from diagonals import diagonal
 from gguf.quants import dequantize
 from gguf_files import gguf_reader
 from recorded import recorded_runtime
@@ -115,8 +116,7 @@ def check(program, hot, given):
     assert np.mean(equal) > 0.99
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
-@pytest.mark.parametrize(("model", "rope"), CASES)
+@pytest.mark.parametrize(("model", "rope", "kv_type"), [(*case, it) for case, it in diagonal(CASES, ["f16", "q8_0"])])
 def test_keys_are_turned_once_from_what_was_archived(tiny_model, file, model, rope, kv_type):
     path = tiny_model(**{"n_ctx_train": 1024} | MODELS[model] | ROPES[rope])
     with edgekv.Runtime(path, **OPTIONS, policy="keydiff", kv_type=kv_type) as rt:
