@@ -10,7 +10,7 @@ from evicting import OF_EACH_KIND, RUN
 import edgekv
 
 OPTIONS = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "probe_tokens": 16, "repack": False}
-TEXT = "the old house by the river stood empty since the flood of that year " * 4
+TEXT = "the old house by the river stood empty since the flood of that year " * 8
 
 
 def outcome(path, **options):
