@@ -54,7 +54,7 @@ def test_each_token_of_a_prompt_has_its_log_probability(ask, server):
         with runtime.session(history=True) as session:
             assert list(session.continue_from(ids[:n], max_tokens=0)) == []
             logits = runtime.context.logits_array().copy()
-        expected = NextTokenLogprobs(logits, 2).of(ids[n], runtime.model)
+        expected = NextTokenLogprobs(logits, 2).of(ids[n], runtime.model.piece(ids[n]), runtime.model)
         assert told["token_logprobs"][n] == pytest.approx(expected.logprob, abs=1e-3)
         best = sorted(told["top_logprobs"][n].values())
         assert best == pytest.approx(sorted(other.logprob for other in expected.top), abs=1e-3)
