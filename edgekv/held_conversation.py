@@ -61,8 +61,8 @@ class HeldConversation:
         self._ended = False
 
     @contextmanager
-    def alone(self) -> Iterator[Self]:
-        """Yield the session to one user at a time. Raises SessionError while another user has it."""
+    def alone(self) -> Iterator[None]:
+        """Have the session to oneself. Raises SessionError while another user has it."""
         user = _User()
         with self._users:
             if self._is_used():
@@ -72,7 +72,7 @@ class HeldConversation:
             self._user = weakref.ref(user)
         try:
             self._check_open()
-            yield self
+            yield
         finally:
             self._user = None  # if an interrupt comes first, `user` goes with this frame
 
@@ -244,8 +244,7 @@ class HeldConversation:
         if self._cancelled.is_set():
             stats.finish_reason = "cancelled"
             return
-        has_files = isinstance(request, GenerationRequest) and any(isinstance(part, Path) for part in request.content)
-        folder = os.getcwd() if has_files and channel.worker_pid is not None else None
+        folder = os.getcwd() if channel.worker_pid is not None and _has_files(request) else None
         begin, following = Reply(number, self._number, request, folder, stats, progress is not None), Next(number)
         left = _Left(self, number)
         try:
@@ -284,13 +283,16 @@ class HeldConversation:
 
     def _may_block(self, request: GenerationRequest | RewindRequest) -> bool:
         """Return True if files may be copied, cells given up, a snapshot restored, or a worker waited for."""
-        prepares = isinstance(request, GenerationRequest) and (
-            request.follows_grammar or any(isinstance(part, Path) for part in request.content)
-        )
-        return prepares or self._start is not None or self._engine.channel.worker_pid is not None
+        follows_grammar = isinstance(request, GenerationRequest) and request.follows_grammar
+        is_isolated = self._engine.channel.worker_pid is not None
+        return follows_grammar or _has_files(request) or self._start is not None or is_isolated
 
     def _is_used(self) -> bool:
         return self._user is not None and self._user() is not None
+
+
+def _has_files(request: GenerationRequest | RewindRequest) -> bool:
+    return isinstance(request, GenerationRequest) and any(isinstance(part, Path) for part in request.content)
 
 
 class _Left:
