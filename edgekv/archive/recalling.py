@@ -59,7 +59,9 @@ def recalling(
     try:
         for i in range(rounds):
             yield from probe()
-            n_heads = n_left = rows.begin_recall(cache, n_cells, before=BEFORE, after=AFTER, n_sink=N_SINK)
+            n_heads = n_left = rows.begin_recall(
+                cache, n_cells, before=BEFORE, after=AFTER, n_sink=N_SINK, with_rest=True
+            )
             while n_left:
                 if not (yield from goes_on((i + 1) * n_heads - n_left, rounds * n_heads)):
                     return done._replace(is_whole=False)

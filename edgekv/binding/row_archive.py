@@ -142,7 +142,15 @@ class RowArchive:
         self._library.edgekv_archive_cut(self._handle, end)
 
     def recall(
-        self, cache: Cache, n_cells: int, *, n_rows: int = 0, before: int, after: int, n_sink: int = 0
+        self,
+        cache: Cache,
+        n_cells: int,
+        *,
+        n_rows: int = 0,
+        before: int,
+        after: int,
+        n_sink: int = 0,
+        with_rest: bool = False,
     ) -> structs.Recall:
         """Fill free cells with the archived tokens that get most attention from the last probe's queries.
 
@@ -151,6 +159,7 @@ class RowArchive:
         before, after: a cell's score is the sum of what all cells get, half as much for each `before` positions that
             one lies before it, and for each `after` positions that it lies after it, up to six times as many
         n_sink: first positions, whose weights count nothing
+        with_rest: one of the cells of each head, at position -1, stands for all archived tokens that the head lacks
 
         If keys of the cache were turned, those of each head, with the recalled ones, are turned to adjacent positions
         in order.
@@ -159,12 +168,20 @@ class RowArchive:
         ArchiveError if the file cannot be read or is damaged, and NativeError without a probe, or if a logit is not
         finite. The cells are then as before, without the cells of an earlier recall.
         """
-        params, result = structs.RecallParams(n_cells, n_rows, before, after, n_sink), structs.Recall()
+        params, result = structs.RecallParams(n_cells, n_rows, before, after, n_sink, with_rest), structs.Recall()
         library.call("edgekv_cache_recall", cache.handle, self._handle, c.byref(params), c.byref(result))
         return result
 
     def begin_recall(
-        self, cache: Cache, n_cells: int, *, n_rows: int = 0, before: int, after: int, n_sink: int = 0
+        self,
+        cache: Cache,
+        n_cells: int,
+        *,
+        n_rows: int = 0,
+        before: int,
+        after: int,
+        n_sink: int = 0,
+        with_rest: bool = False,
     ) -> int:
         """Begin a recall in steps; returns how many heads are to be scanned, 0 if there is nothing to recall.
 
@@ -172,7 +189,7 @@ class RowArchive:
         changed. A recall that is not finished is given up. Arguments and errors as of `recall`.
         """
         self._free_work()
-        params, n_left = structs.RecallParams(n_cells, n_rows, before, after, n_sink), c.c_uint32()
+        params, n_left = structs.RecallParams(n_cells, n_rows, before, after, n_sink, with_rest), c.c_uint32()
         work = c.byref(self._work)
         library.call("edgekv_recall_begin", cache.handle, self._handle, c.byref(params), work, c.byref(n_left))
         return n_left.value

@@ -262,7 +262,7 @@ class Compaction(Struct):
 class RecallParams(Input):
     """struct edgekv_recall_params"""
 
-    _fields_ = members(c.c_uint32, "n_bytes n_cells n_rows before after n_sink")
+    _fields_ = members(c.c_uint32, "n_bytes n_cells n_rows before after n_sink with_rest")
 
 
 class Recall(Struct):

@@ -109,8 +109,9 @@ class Conversation:
         return self._open().guard.n_exceeded
 
     def kept_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
-        """True positions of the tokens that one (layer, KV head) still holds, (n,) ascending; means hold none."""
-        return self._swapped_in().cache.positions(layer, head)
+        """True positions of the tokens that one (layer, KV head) still holds, (n,) ascending; a rest holds none."""
+        positions = self._swapped_in().cache.positions(layer, head)
+        return positions[positions >= 0]
 
     def budgets(self) -> list[list[int]]:
         """Cells that the last eviction left, per layer and head; 0 before the first one."""

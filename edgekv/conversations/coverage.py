@@ -60,7 +60,7 @@ class Coverage:
         """Return the coverage of heads. held: the positions that each head holds, taken one by one"""
         found = cls(0, np.empty(0, np.int32), np.empty(0, np.intp), archived)
         for positions in held:
-            found = found._with(positions)
+            found = found._with(positions[positions >= 0])  # not a rest
         return found
 
     def _with(self, held: npt.NDArray[np.int32]) -> Coverage:

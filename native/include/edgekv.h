@@ -459,7 +459,8 @@ EDGEKV_API enum edgekv_status edgekv_cache_head_cells(
                                 char * err,
                               size_t   err_size);
 
-// Write the positions held by one head, ascending: room for all of its cells.
+// Write the positions held by one head, ascending: room for all of its cells. Position -1 is that of a rest, which a recall may give it
+// (edgekv_archive.h).
 EDGEKV_API enum edgekv_status edgekv_cache_positions(
            const struct edgekv_cache * cache,
                             uint32_t   layer,

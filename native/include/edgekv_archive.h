@@ -148,6 +148,7 @@ struct edgekv_recall_params {
     uint32_t before;  // a cell's score is the sum of what all cells get, half as much for each `before` positions that one lies before it,
     uint32_t after;   // and for each `after` positions that it lies after it; beyond six times as many it counts nothing
     uint32_t n_sink;  // first positions: what they get counts nothing, because attention that finds nothing goes there
+    uint32_t with_rest; // nonzero: one of these cells of each head stands for all archived tokens that the head lacks
 };
 
 EDGEKV_DEFAULT(edgekv_recall_params)
@@ -167,6 +168,12 @@ struct edgekv_recall {
 // The rows are laid out anew for that, and the next feed goes after them.
 //
 // A recalled cell has an accumulated score of 0, and its norm1(V W_O) is computed at the next eviction.
+//
+// with_rest: the first recalled cell of a head, at position -1, stands for the n archived tokens that the head lacks then. Its value is
+// the mean of their values. Its key is the mean of their keys, with the smallest change that gives each query of the probe log(n) more
+// (by ridge regression). Every scan then reads the archived values, too. A head that lacks none has no such cell, and none has one if
+// n_cells comes to 1, if keys were turned, or if the cache holds latents. Scorers of the host's own do not see it, every eviction takes
+// it, and another recall that finds it writes it anew.
 //
 // Cells that the last recall filled are given up, if nothing was fed or restored since. A probe between two recalls sees those of the first.
 //

@@ -14,7 +14,7 @@
 //   int32  lags          (n_queries,)  true position - RoPE position of the newest tokens, whose queries are there
 //   int32  ring          (n_ring,)     position in every cell of the sliding windows; -1 = none, -2 - p = p, unseen and without rows.
 //                                      The newest position, and all that the next token sees, are there once each, with rows
-//   int32  position      (n_cells,)    true positions
+//   int32  position      (n_cells,)    true positions; -1 = the rest of a head (edgekv_archive.h)
 //   int32  rope_position (n_cells,)    that keys are turned by, if kind.repositions
 //   uint32 order         (n_cells,)    of every head, its cells ascending by position
 //   float  accumulated   (n_cells,)    what scorings left with a cell, if kind.accumulates

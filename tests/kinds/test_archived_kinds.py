@@ -51,6 +51,26 @@ def test_a_recall_of_everything_gives_the_logits_of_a_full_cache(family_model, n
         archive.close()
 
 
+@pytest.mark.parametrize("name", OF_EACH_STATE)
+def test_every_head_with_cells_has_a_rest_but_of_latents(family_model, name):
+    """The logits of what follows are finite."""
+    tokens, question = (np.random.default_rng(seed).integers(3, 250, n).tolist() for seed, n in ((1, 96), (2, 9)))
+    options = OPTIONS | {"block": 128, "focus_policy": "snapkv", "reposition": "never"}
+    with edgekv.Runtime(family_model(name), **options) as rt, tempfile.TemporaryFile(buffering=0) as file:
+        cache = rt.block_loop.cache
+        cache.feed(tokens)
+        archive = RowArchive(cache, file.fileno(), 0, 1 << 30)
+        archive.append(cache)
+        cache.compact(rt.options.parsed_policy, 32)
+        cache.probe(question)
+        assert archive.recall(cache, 16, before=20, after=10, with_rest=True).n_cells == (16 if HEADS[name] else 0)
+        has_latents = cache.shape.latent_dim_v > 0
+        assert all((cache.positions(*at)[0] == -1) != has_latents for at in cache.heads)
+        cache.feed(question, want_logits=True)
+        assert np.isfinite(rt.context.logits_array()).all()
+        archive.close()
+
+
 N_BLOCKS, N_STEPS = 3, 12
 # beside kinds of state: keys that turn in part, and in three sections
 MORE = ("glm4moe", "minicpm3", "qwen2vl")

@@ -13,6 +13,7 @@ from edgekv.policies.recall import least_recalled, recall_scores
 
 SAME = 1e-4  # share of a score within which float32 may take another position
 RECALL_LIMIT = 4  # EDGEKV_RECALL_LIMIT
+REST = -1  # position of the cell that stands for all tokens that a head lacks
 
 
 def keys_if_fed(cache, tokens):
@@ -37,12 +38,14 @@ class ArchiveModel:
     stored  (layer, head) -> the key and the value of each token as they were stored, by position
     keys    (layer, head) -> the keys as float64 (d,), by position
     held    (layer, head) -> positions with a cell
+    rests   (layer, head) -> key and value of each rest that it had when something was fed
     """
 
     def __init__(self, heads):
         self.stored = {at: [] for at in heads}
         self.keys = {at: [] for at in heads}
         self.held = {at: set() for at in heads}
+        self.rests = {at: set() for at in heads}
         self.n_past = 0
 
     def copy(self):
@@ -53,6 +56,8 @@ class ArchiveModel:
         for at in self.stored:
             rows = zip(*(cache.rows(*at, values=values)[0][-n:] for values in (False, True)), strict=True)
             self.stored[at] += [(key.tobytes(), value.tobytes()) for key, value in rows]
+            if cache.positions(*at)[0] == REST:
+                self.rests[at].add(tuple(cache.rows(*at, values=values)[0][0].tobytes() for values in (False, True)))
             self.keys[at] += list(read_rows(cache, *at)[-n:])
             self.held[at] |= {*range(self.n_past, self.n_past + n)}
         self.n_past += n
@@ -135,4 +140,5 @@ class ArchiveModel:
             assert positions == sorted(held)
             rows = zip(*(cache.rows(*at, values=values)[0] for values in (False, True)), strict=True)
             for position, (key, value) in zip(positions, rows, strict=True):
-                assert (key.tobytes(), value.tobytes()) == self.stored[at][position]
+                of_position = self.rests[at] if position == REST else {self.stored[at][position]}
+                assert (key.tobytes(), value.tobytes()) in of_position

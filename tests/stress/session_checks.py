@@ -17,6 +17,7 @@ from edgekv.loop.loop import Loop
 
 ROOMY_CELLS = 400  # more than any program fills
 NEXT_TOKEN = 20
+REST = -1  # position of the cell that stands for all tokens that a head lacks
 Cells = tuple[tuple[int, ...], ...]  # positions that each head holds
 
 
@@ -95,8 +96,9 @@ class SessionChecks:
         assert sum(kept) <= budget * len(kept), f"evictions left {kept} cells, and the budget is {budget}"
         cells = tuple(tuple(cache.positions(*at).tolist()) for at in cache.heads)
         n_sinks, n_recent = options.sinks, options.recent_cells(budget)
-        for held in cells:
-            assert all(a < b for a, b in itertools.pairwise(held)), f"positions {held}"
+        for with_rest in cells:
+            assert all(a < b for a, b in itertools.pairwise(with_rest)), f"positions {with_rest}"
+            held = with_rest[with_rest[:1] == (REST,) :]
             assert not held or (held[0] >= 0 and held[-1] < n_past), f"{held} of {n_past} tokens"
             sinks = tuple(range(min(n_sinks, n_past)))
             assert held[: len(sinks)] == sinks, f"{held} lacks sinks {sinks}"

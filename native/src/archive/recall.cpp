@@ -5,6 +5,7 @@
 #include "hooks/status.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <functional>
 
@@ -33,6 +34,7 @@ Recall::Recall(const edgekv_cache & cache, const edgekv_archive & archive, const
     found_.positions.resize(size_t(found_.most) * n_held_.size());
     found_.rope_positions.resize(found_.positions.size());
     scores_.resize(found_.positions.size());
+    make_rests();
     llama_synchronize(cache.ctx);
     copy_own_keys();
     each_head([&](uint32_t il, uint32_t g) { heads_.emplace_back(il, g); });
@@ -78,8 +80,11 @@ void Recall::note_cells() {
         const auto n_archived = std::count_if(has.begin(), has.end(), [&](int32_t p) { return p >= archive_.begin() && p < archive_.end(); });
         const auto n_lacking  = static_cast<uint32_t>(archive_.end() - archive_.begin() - n_archived);
         n_held_.push_back(static_cast<uint32_t>(has.size()));
+        n_lacking_.push_back(n_lacking);
+        held_rest_.push_back(std::min(n_held_.back(), cache_.cells(il, g).rest()));
         lacking[cache_.layers()[il].pool] += n_lacking;
-        found_.n = cache_.takes_unevenly() ? found_.n : std::min(found_.n, n_lacking);
+        const uint32_t n_most = n_lacking - std::min(n_lacking, uint32_t(held_rest_.back() < n_held_.back())); // so that a rest stays one
+        found_.n              = cache_.takes_unevenly() ? found_.n : std::min(found_.n, n_most);
     });
     uint64_t most = 0;
     for (size_t pool = 0; pool < lacking.size(); ++pool) {
@@ -98,12 +103,59 @@ uint32_t Recall::most_of(size_t head) const {
     return std::min(EDGEKV_RECALL_LIMIT * found_.n, cache_.shape.n_cells_max - std::min(cache_.shape.n_cells_max, n_held_[head] + n_left));
 }
 
+// One of the cells that a head gets stands for all tokens that it lacks then. Turned keys have no mean, and the value of a latent is a
+// part of its key. One cell alone is worth more as a token.
+void Recall::make_rests() {
+    const bool latent = std::any_of(cache_.layers().begin(), cache_.layers().end(), [](const auto & layer) { return layer.is_latent(); });
+    if (params_.with_rest == 0 || is_turned_ || latent || found_.n < 2) {
+        return;
+    }
+    each_head([&](uint32_t il, uint32_t) { rests_.emplace_back(cache_.layers()[il].head_dim_k, cache_.layers()[il].head_dim_v); });
+    n_rests_.resize(rests_.size());
+    rest_room_.resize(std::max(cache_.shape.head_dim_k, cache_.shape.head_dim_v));
+}
+
 // Heads that share a pool share its rows.
 void Recall::choose() {
     for (size_t pool = 0; pool < cache_.pools().size(); ++pool) {
         std::vector<size_t> heads;
         each_head_of(cache_.layers(), pool, [&](uint32_t il, uint32_t g) { heads.push_back(cache_.layers()[il].first_head + g); });
         keep_best(found_, scores_, heads, found_.n * heads.size());
+        if (!rests_.empty()) {
+            choose_rests(heads);
+        }
+    }
+}
+
+// Give each head that cannot get all that it lacks a rest, its first recalled cell: if it holds one of an earlier recall, in its place.
+void Recall::choose_rests(const std::vector<size_t> & heads) {
+    const auto n_left    = [&](size_t head) { return n_lacking_[head] - found_.counts[head]; };
+    const auto has_rest  = [&](size_t head) { return held_rest_[head] < n_held_[head]; };
+    const auto gets_one  = [&](size_t head) { return !has_rest(head) && most_of(head) > 0; };
+    const auto most_left = [&](size_t head) { return has_rest(head) ? n_lacking_[head] - std::min(1u, n_lacking_[head]) : most_of(head) - 1; };
+    std::vector<size_t> lacking;
+    size_t              n = found_.n * heads.size(); // cells for those that lack some
+    for (const size_t head : heads) {
+        if (has_rest(head) || (gets_one(head) && n_left(head) > 0)) {
+            keep_best(found_, scores_, { head }, most_left(head));
+            lacking.push_back(head);
+        } else {
+            n -= found_.counts[head];
+        }
+    }
+    size_t n_new = std::min<size_t>(n, std::count_if(lacking.begin(), lacking.end(), gets_one)); // heads that get all may leave few
+    if (cache_.takes_unevenly()) {
+        keep_best(found_, scores_, lacking, n - n_new);
+    }
+    for (const size_t head : lacking) {
+        n_rests_[head] = has_rest(head) || n_new > 0 ? n_left(head) : 0;
+        if (n_rests_[head] > 0 && gets_one(head)) {
+            --n_new;
+            int32_t * const position = found_.positions.data() + head * found_.most;
+            std::copy_backward(position, position + found_.counts[head], position + found_.counts[head] + 1);
+            position[0] = found_.rope_positions[head * found_.most] = rest_position;
+            ++found_.counts[head];
+        }
     }
 }
 
@@ -124,13 +176,22 @@ void Recall::scan_head(uint32_t il, uint32_t g, Scan & scan, BestPositions & bes
     const edgekv_layer &       layer = cache_.layers()[il];
     const std::vector<int32_t> has   = held(il, g);
     const edgekv_queries       queries = queries_of(il, g, scan);
-    const edgekv_rows          format  = { sizeof(format), layer.k->type, nullptr, 0, layer.k->nb[1], layer.head_dim_k, cache_.rotation() };
     const RopeUndo *           undo    = is_turned_ && cache_.workspace().undo[il].turns() ? &cache_.workspace().undo[il] : nullptr;
     if (undo != nullptr && cache_.rotation() > 0) { // as keys that are read with it
         rotate_hadamard(scan.queries(), queries.n_head * queries.n_rows * layer.head_dim_k, cache_.rotation());
     }
     best.begin(archive_.begin(), &has, most_of(layer.first_head + g));
-    scan.run(archive_, { layer.first_head + g, format, undo, own_keys(il, g), cache_.n_probe_keys() }, queries, best);
+    Rest * const rest = rests_.empty() ? nullptr : &rests_[layer.first_head + g];
+    scan.run(archive_, { layer.first_head + g, format(il, false), undo, own_keys(il, g), cache_.n_probe_keys(), format(il, true), rest }, queries,
+             has, best);
+}
+
+// How the rows of a head are stored, without them.
+edgekv_rows Recall::format(uint32_t il, bool values) const {
+    const edgekv_layer & layer  = cache_.layers()[il];
+    const ggml_tensor *  tensor = values ? layer.v : layer.k;
+    const uint32_t       dim    = values ? layer.head_dim_v : layer.head_dim_k;
+    return { sizeof(edgekv_rows), tensor->type, nullptr, 0, tensor->nb[1], dim, values ? cache_.value_rotation() : cache_.rotation() };
 }
 
 // The keys of the probe's tokens, which lie behind the cells of a head.
@@ -197,6 +258,7 @@ edgekv_recall Recall::commit(edgekv_cache & cache) {
     make_room(cache, n_before_open, moves);
     try {
         load_rows(cache, room.data(), writer);
+        write_rests(cache, room.data(), writer);
     } catch (...) {
         make_room(cache, n_held_, moves);
         throw;
@@ -238,15 +300,68 @@ void Recall::load_head(const edgekv_cache & cache, uint32_t il, uint32_t g, bool
     const size_t   row   = cache.first_row(il, g) + n_held_[head];
     const size_t   size  = values ? archive_.file().heads()[head].v : archive_.file().heads()[head].k;
     const uint32_t n     = size > 0 ? found_.counts[head] : 0;
-    SegmentFile::Few rows(archive_.file(), head, values, found_.positions.data() + first, n, room);
-    for (uint32_t i = 0; i < n; ++i) {
+    const uint32_t begin = n > 0 && found_.positions[first] == rest_position ? 1 : 0;
+    SegmentFile::Few rows(archive_.file(), head, values, found_.positions.data() + first + begin, n - begin, room);
+    for (uint32_t i = begin; i < n; ++i) {
         int32_t      rope_position;
         const char * bytes = rows.next(rope_position);
         if (!values) {
             found_.rope_positions[first + i] = rope_position;
         }
         writer.write(values, row + i, bytes);
+        if (!rests_.empty() && n_rests_[head] > 0) {
+            edgekv_rows one = format(il, values);
+            one.data        = bytes;
+            one.n           = 1;
+            Rows(one).read(0, rest_room_.data());
+            rests_[head].remove(values, rest_room_.data());
+        }
     }
+}
+
+// Once all rows were read, so that a file that cannot be read changes no rest that a head holds.
+void Recall::write_rests(const edgekv_cache & cache, char * room, RowWriter & writer) {
+    for (size_t pool = 0; pool < cache.pools().size() && !rests_.empty(); ++pool) {
+        writer.begin(pool);
+        for (const bool values : { false, true }) {
+            each_head_of(cache.layers(), pool, [&](uint32_t il, uint32_t g) {
+                const size_t head = cache.layers()[il].first_head + g;
+                if (n_rests_[head] > 0) {
+                    write_rest(cache, il, g, values, room);
+                    writer.write(values, rest_row(il, g), room);
+                }
+            });
+        }
+        writer.finish();
+    }
+}
+
+// Write a rest's key or value to `room` as its type stores it. If it has no such key, as one of f16 that is too large, it is the mean alone.
+void Recall::write_rest(const edgekv_cache & cache, uint32_t il, uint32_t g, bool values, char * room) {
+    const size_t  head = cache.layers()[il].first_head + g;
+    const Rest &  rest = rests_[head];
+    edgekv_rows   one  = format(il, values);
+    float * const row  = rest_room_.data();
+    one.data           = room;
+    one.n              = 1;
+    const auto store   = [&] { row_from_float(one.type)(row, room, one.dim); };
+    if (values) {
+        rest.write_value(n_rests_[head], row);
+        store();
+        return;
+    }
+    rest.write_key(n_rests_[head], row);
+    store();
+    Rows(one).read(0, row);
+    if (!std::all_of(row, row + one.dim, [](float x) { return std::isfinite(x); })) {
+        rest.write_mean_key(n_rests_[head], row);
+        store();
+    }
+}
+
+size_t Recall::rest_row(uint32_t il, uint32_t g) const {
+    const size_t head = cache_.layers()[il].first_head + g;
+    return cache_.first_row(il, g) + held_rest_[head]; // behind the cells that it holds, if it holds none
 }
 
 // Turn all keys of every head to adjacent RoPE positions, in order. A key is turned from its archived row, so that roundings do not add
@@ -321,15 +436,16 @@ uint64_t Recall::estimate_bytes(const edgekv_shape & shape, uint32_t n_probe, ui
     const ScanSize size     = scan_size(shape, n_probe);
     const uint64_t most     = std::min<uint64_t>(EDGEKV_RECALL_LIMIT * uint64_t(n_cells), shape.n_cells_max);
     const uint64_t a_thread = Scan::bytes(size) + BestPositions::bytes(most, 0) + shape.n_cells_max * sizeof(int32_t);
-    const uint64_t a_head   = most * (2 * sizeof(int32_t) + 2 * sizeof(float)) + 4 * sizeof(uint32_t) + sizeof(heads_[0]) +
+    const uint64_t a_head   = most * (2 * sizeof(int32_t) + 2 * sizeof(float)) + 6 * sizeof(uint32_t) + sizeof(heads_[0]) +
                             HeadMoves::bytes(1) + sizeof(RowBytes) + sizeof(uint64_t);
-    return n_workers(shape) * a_thread + shape.n_head_total * a_head + size.row_bytes + SegmentFile::room(size.row_bytes) +
+    const uint64_t a_rest  = Rest::bytes(shape.head_dim_k, shape.head_dim_v) + sizeof(uint32_t);
+    return n_workers(shape) * a_thread + shape.n_head_total * (a_head + a_rest) + size.dim * sizeof(float) + size.row_bytes + SegmentFile::room(size.row_bytes) +
            RowTransfer::bytes(is_staged(shape, staging())) + (is_staged(shape, staging()) ? uint64_t(n_probe) * shape.cell_bytes : 0);
 }
 
 ScanSize Recall::scan_size(const edgekv_shape & shape, uint32_t n_probe) {
     const uint32_t dim = std::max(shape.head_dim_k, shape.head_dim_v);
-    return { shape.head_dim_k, shape.n_group_max, n_probe, dim * static_cast<uint32_t>(sizeof(float)) };
+    return { dim, shape.n_group_max, n_probe, dim * static_cast<uint32_t>(sizeof(float)), shape.latent_dim_v > 0 ? 0 : shape.head_dim_k };
 }
 
 } // namespace edgekv

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "archive/archive.h"
+#include "archive/rest.h"
 #include "archive/row_transfer.h"
 #include "archive/scan.h"
 #include "edgekv_archive.h"
@@ -41,11 +42,16 @@ class Recall {
     void     check() const;
     void     note_cells();
     uint32_t most_of(size_t head) const;
+    void     make_rests();
     void     choose();
+    void     choose_rests(const std::vector<size_t> & heads);
     void     make_room(edgekv_cache & cache, const std::vector<uint32_t> & n_before_open, HeadMoves & moves);
     void     scan_head(uint32_t il, uint32_t g, Scan & scan, BestPositions & best);
     void     load_rows(const edgekv_cache & cache, char * room, RowWriter & writer);
     void     load_head(const edgekv_cache & cache, uint32_t il, uint32_t g, bool values, char * room, RowWriter & writer);
+    void     write_rests(const edgekv_cache & cache, char * room, RowWriter & writer);
+    void     write_rest(const edgekv_cache & cache, uint32_t il, uint32_t g, bool values, char * room);
+    size_t   rest_row(uint32_t il, uint32_t g) const; // of its pool
     void     turn_keys(edgekv_cache & cache, char * room, std::vector<int32_t> & positions, RowWriter & writer) const;
     void     turn_head(edgekv_cache & cache, uint32_t il, uint32_t g, int32_t end, char * room, std::vector<int32_t> & positions,
                        RowWriter & writer) const;
@@ -53,6 +59,7 @@ class Recall {
     static char * next_key(SegmentFile::Few & archived, int32_t & rope_position);
 
     std::vector<int32_t> held(uint32_t il, uint32_t g) const;
+    edgekv_rows          format(uint32_t il, bool values) const;
     edgekv_queries       queries_of(uint32_t il, uint32_t g, Scan & scan);
     const char *         own_keys(uint32_t il, uint32_t g) const;
     void                 copy_own_keys();
@@ -70,6 +77,8 @@ class Recall {
     edgekv_recall_params   params_;
     bool                   is_turned_;  // keys have other RoPE positions than their own: they are scored at one, and go to adjacent ones
     std::vector<uint32_t>  n_held_;     // (n_heads,) cells of every head beside those of an earlier recall
+    std::vector<uint32_t>  n_lacking_;  // (n_heads,) archived tokens that are in none of these
+    std::vector<uint32_t>  held_rest_;  // (n_heads,) the one of them that is a rest, if any; else n_held
     edgekv_recalled        found_;      // so far: the best of every head, as many as it may get
     std::vector<float>     scores_;     // (n_heads, most) of these
     int64_t                scan_us_ = 0;
@@ -78,6 +87,9 @@ class Recall {
     size_t                                     n_scanned_ = 0;
     int32_t                                    n_past_;
     uint32_t                                   n_free_;
+    std::vector<Rest>                          rests_;   // (n_heads,); empty = none is wanted
+    std::vector<uint32_t>                      n_rests_; // (n_heads,) tokens that each stands for; 0 = there is none
+    std::vector<float>                         rest_room_; // for a key or a value
     std::vector<Scan>                          scans_; // one a thread, and likewise
     std::vector<BestPositions>                 bests_;
     std::optional<Team>                        team_;

@@ -105,6 +105,7 @@ template <typename F> void Scan::each(Scan * scan, const ScanSize & size, F f) {
     array(&Scan::log_sums_, n_panels * n_lanes);
     array(&Scan::scratch_, n_tokens * 2 * n_lanes);
     array(&Scan::weights_, n_tokens);
+    array(&Scan::gram_, Rest::gram_size(size.dim_rest));
 }
 
 Scan::Scan(const ScanSize & size) {
@@ -157,28 +158,39 @@ void Scan::add_own(const ArchivedHead & head, const edgekv_queries & queries) {
     }
 }
 
-// Call f(n) for each segment's keys of a head, which then lie in keys_.
+// Call f(p, n) for each segment's n keys of a head, or values, from position p on, which then lie in keys_.
 template <typename F>
-void Scan::each_tile(const edgekv_archive & archive, const ArchivedHead & head, bool first, F f) {
+void Scan::each_tile(const edgekv_archive & archive, const ArchivedHead & head, bool values, bool first, F f) {
     for (int32_t p = archive.begin(); p < archive.end();) {
         const uint32_t left = SegmentFile::n_tokens - static_cast<uint32_t>(p) % SegmentFile::n_tokens;
         const uint32_t n    = std::min<uint32_t>(left, static_cast<uint32_t>(archive.end() - p));
-        edgekv_rows    rows = head.format;
-        rows.data           = archive.file().read(head.index, false, p, n, room_.data(), rope_.data(), first);
+        edgekv_rows    rows = values ? head.values : head.format;
+        rows.data           = archive.file().read(head.index, values, p, n, room_.data(), rope_.data(), first);
         rows.n              = n;
-        Rows(rows, head.undo, rope_.data()).read(0, n, keys_.data());
-        f(n);
+        Rows(rows, values ? nullptr : head.undo, rope_.data()).read(0, n, keys_.data());
+        f(p, n);
         p += static_cast<int32_t>(n);
     }
 }
 
-void Scan::run(const edgekv_archive & archive, const ArchivedHead & head, const edgekv_queries & queries, BestPositions & best) {
+// Add those of n tokens from position p on, whose rows lie in keys_, that a head does not hold.
+void Scan::add_lacking(const std::vector<int32_t> & held, int32_t p, uint32_t n, bool values, uint32_t dim, Rest & rest) {
+    auto next = std::lower_bound(held.begin(), held.end(), p);
+    for (uint32_t i = 0; i < n; ++i) {
+        const uint32_t end = next != held.end() ? std::min(n, static_cast<uint32_t>(*next++ - p)) : n; // the next one that it holds
+        rest.add(values, keys_.data() + size_t(i) * dim, end - i);
+        i = end;
+    }
+}
+
+void Scan::run(const edgekv_archive & archive, const ArchivedHead & head, const edgekv_queries & queries, const std::vector<int32_t> & held,
+               BestPositions & best) {
     fill_panels(queries);
     const auto tile = [&](uint32_t n) {
         return KeyTile{ n, queries.dim, n_panels_, keys_.data(), panels_.data(), queries.softcap, scratch_.data() };
     };
     add_own(head, queries);
-    each_tile(archive, head, true, [&](uint32_t n) { kernels().add_exponentials(tile(n), most_.data(), sums_.data()); });
+    each_tile(archive, head, false, true, [&](int32_t, uint32_t n) { kernels().add_exponentials(tile(n), most_.data(), sums_.data()); });
     for (size_t i = 0; i < n_panels_ * n_lanes; ++i) {
         if (!std::isfinite(sums_[i])) {
             throw Error(EDGEKV_STATUS_NOT_FINITE, "a product of a query and an archived key is NaN or infinite; the model's weights may be "
@@ -186,11 +198,18 @@ void Scan::run(const edgekv_archive & archive, const ArchivedHead & head, const 
         }
         log_sums_[i] = most_[i] + std::log(sums_[i]);
     }
-    each_tile(archive, head, false, [&](uint32_t n) {
+    each_tile(archive, head, false, false, [&](int32_t p, uint32_t n) {
         kernels().largest_weights(tile(n), log_sums_.data(), weights_.data());
         std::for_each(weights_.begin(), weights_.begin() + n, [&](float weight) { best.add(weight); });
+        if (head.rest != nullptr) {
+            add_lacking(held, p, n, false, queries.dim, *head.rest);
+        }
     });
     best.finish();
+    if (head.rest != nullptr) {
+        each_tile(archive, head, true, true, [&](int32_t p, uint32_t n) { add_lacking(held, p, n, true, head.values.dim, *head.rest); });
+        head.rest->fit(queries, gram_);
+    }
 }
 
 } // namespace edgekv

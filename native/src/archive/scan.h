@@ -2,6 +2,7 @@
 #pragma once
 
 #include "archive/archive.h"
+#include "archive/rest.h"
 #include "rope/rope_undo.h"
 #include "rows/rows.h"
 
@@ -59,10 +60,11 @@ class BestPositions {
 
 // How many numbers a scan works in.
 struct ScanSize {
-    uint32_t dim;       // of a key, at most
+    uint32_t dim;       // of a key or a value, at most
     uint32_t n_group;   // query heads of a KV head, at most
     uint32_t n_probe;   // rows of a probe
     uint32_t row_bytes; // of a key or a value, at most
+    uint32_t dim_rest;  // of the key of a rest, at most; 0 = there is none
 };
 
 // A head whose archived keys are scored.
@@ -72,6 +74,8 @@ struct ArchivedHead {
     const RopeUndo * undo;   // with it keys are read as they are at position 0, and not rotated; NULL = as they are stored
     const char *     own;    // (n_own,) keys of the probe, as they are stored, of which each query sees those up to its own
     uint32_t         n_own;
+    edgekv_rows      values; // of its values, likewise
+    Rest *           rest;   // gets the sums of the tokens that it lacks, and what the queries make of it; NULL = none is wanted
 };
 
 // Scores the archived keys of one head after another. One thread has one.
@@ -86,7 +90,9 @@ class Scan {
 
     // Give `best` what every archived key gets: the largest weight over all queries, of a softmax over archived keys and the probe's own. Throws Error where the file is not what was
     // written, or a logit is not finite.
-    void run(const edgekv_archive & archive, const ArchivedHead & head, const edgekv_queries & queries, BestPositions & best);
+    // held: positions that the head holds, ascending
+    void run(const edgekv_archive & archive, const ArchivedHead & head, const edgekv_queries & queries, const std::vector<int32_t> & held,
+             BestPositions & best);
 
     char * room() { return room_.data(); } // for the rows of a head in a segment
 
@@ -95,12 +101,13 @@ class Scan {
   private:
     template <typename F> static void each(Scan * scan, const ScanSize & size, F f);
     void                              add_own(const ArchivedHead & head, const edgekv_queries & queries);
-    template <typename F> void        each_tile(const edgekv_archive & archive, const ArchivedHead & head, bool first, F f);
+    template <typename F> void        each_tile(const edgekv_archive & archive, const ArchivedHead & head, bool values, bool first, F f);
+    void                              add_lacking(const std::vector<int32_t> & held, int32_t p, uint32_t n, bool values, uint32_t dim, Rest & rest);
     void                              fill_panels(const edgekv_queries & queries);
 
     size_t               n_panels_ = 0;
     std::vector<char>    room_;
-    std::vector<float>   keys_;      // (n_tokens, dim) of a segment
+    std::vector<float>   keys_;      // (n_tokens, dim) of a segment; or its values
     std::vector<float>   queries_;   // (n_group, n_probe, dim)
     std::vector<int32_t> positions_; // (n_probe,)
     std::vector<int32_t> rope_;      // (n_tokens,) RoPE positions of these keys
@@ -110,6 +117,7 @@ class Scan {
     std::vector<float>   log_sums_;  // likewise, of exp(logit) over all keys
     std::vector<float>   scratch_;   // (n_tokens, 2, n_lanes)
     std::vector<float>   weights_;   // (n_tokens,)
+    std::vector<double>  gram_;      // Rest::gram_size(dim_rest)
 };
 
 } // namespace edgekv

@@ -114,6 +114,7 @@ struct edgekv_cache {
     uint32_t          n_probe_keys() const { return window_ && window_->has_probe_keys() ? n_probe() : 0; } // that lie behind the cells
     void              go_on_at(int32_t rope_position); // RoPE turns the next token by it
     uint32_t          rotation() const { return rotation_; } // of stored keys and of queries
+    uint32_t          value_rotation() const { return value_rotation_; } // of stored values
     size_t            first_row(uint32_t layer, uint32_t head) const { return head_of(layer, head).first; } // of its pool
     const std::vector<edgekv_layer> & layers() const { return layers_; }
     const std::vector<edgekv::FlatCache::Pool> & pools() const { return flat_.pools(); }

@@ -27,6 +27,9 @@ struct HeadCells {
     float *    wo_norm;       // norm1(V W_O) of those that the cache counts as normed; NULL if no policy reads it
 };
 
+// The position of a cell that is no token's: the rest of a head, for all tokens that it lacks (archive/rest.h). A head has one at most.
+constexpr int32_t rest_position = -1;
+
 // The same of a cache that does not change.
 struct HeadView {
     uint32_t         n;
@@ -35,6 +38,10 @@ struct HeadView {
     const uint32_t * order;
     const float *    accumulated;
     const float *    wo_norm;
+
+    uint32_t rest() const { return n_rests() > 0 ? order[0] : n; } // the cell that is one; n = there is none
+    uint32_t n_tokens() const { return n - n_rests(); }
+    uint32_t n_rests() const { return n > 0 && position[order[0]] == rest_position ? 1 : 0; }
 
     const int32_t * rope_positions() const { return rope_position != nullptr ? rope_position : position; }
 };

@@ -310,7 +310,7 @@ struct Snapshot {
         size_t       first     = 0;
         for (size_t h = 0; h < kept.size(); ++h) {
             const size_t n    = n_cells(h);
-            int32_t      last = -1;
+            int32_t      last = rest_position - 1;
             for (size_t i = 0; i < n; ++i) {
                 const size_t cell = number<uint32_t>(order, first + i);
                 expect(cell < n && number<int32_t>(position, first + cell) > last &&
@@ -319,7 +319,7 @@ struct Snapshot {
                 last = number<int32_t>(position, first + cell);
                 if (turned) {
                     const auto to = number<int32_t>(turned_to, first + cell);
-                    expect(to >= 0 && to < header.rope_past, "its keys have impossible positions");
+                    expect((to >= 0 || last == rest_position) && to >= rest_position && to < header.rope_past, "its keys have impossible positions");
                 }
             }
             first += n;

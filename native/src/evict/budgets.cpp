@@ -55,9 +55,9 @@ uint32_t Compaction::max_protected() const {
     for (uint32_t il = 0; il < layers_.size(); ++il) {
         for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
             const HeadView head   = cache_.cells(il, g);
-            const Ranked   ranked = { nullptr, head.position, head.order, head.n };
+            const Ranked   ranked = tokens_of(nullptr, head.position, head.order, head.n);
             uint32_t       n      = 0;
-            for (uint32_t i = 0; i < head.n; ++i) {
+            for (size_t i = 0; i < ranked.n; ++i) {
                 n += is_protected(ranked, i, *params_.protection);
             }
             most = std::max(most, n);
@@ -90,8 +90,8 @@ void Compaction::divide_heads() {
         for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
             const HeadView head = cache_.cells(il, g);
             const HeadWork found = cache_.work(il, g);
-            heads.push_back({ policy_.softmax ? found.softmax : found.score, head.position, head.order, head.n });
-            budgets_[first + g] = std::min(head.n, budgets_[first + g]);
+            heads.push_back(tokens_of(policy_.softmax ? found.softmax : found.score, head.position, head.order, head.n));
+            budgets_[first + g] = std::min(static_cast<uint32_t>(heads.back().n), budgets_[first + g]);
         }
         if (policy_.spread == EDGEKV_SPREAD_LAYER) {
             allot(heads.data() + first, layers_[il].n_head_kv, *params_.protection, layer_budgets_[il], largest_, policy_.safeguard,

@@ -52,7 +52,10 @@ void choose(const edgekv_policy & policy, const Cells & cells, float * weights, 
             uint32_t n_keep, Scratch & scratch, uint8_t * keep) {
     const size_t n      = cells.keys.n();
     float *      line   = scratch.line.data();
-    Ranked       ranked = { weights, cells.positions, cells.order, n };
+    Ranked       ranked = tokens_of(weights, cells.positions, cells.order, n);
+    if (ranked.n < n) {
+        keep[cells.order[0]] = 0;
+    }
     if (policy.weigh != EDGEKV_WEIGH_NONE || policy.critical) { // others only rank, and a softmax of floats may end in ties
         normalise(policy, n, weights);
     }

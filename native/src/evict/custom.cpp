@@ -8,12 +8,12 @@
 
 using namespace edgekv;
 
-// Let the host's scorer score one layer: adjacent heads that hold equally many cells come in one call.
+// Let the host's scorer score one layer: adjacent heads that hold equally many tokens come in one call.
 void Compaction::score_custom(uint32_t il, const QueryRows & rows) {
     const uint32_t n_heads = layers_[il].n_head_kv;
     for (uint32_t begin = 0, end = 0; begin < n_heads; begin = end) {
-        const uint32_t n = cache_.cells(il, begin).n;
-        while (end < n_heads && cache_.cells(il, end).n == n) {
+        const uint32_t n = cache_.cells(il, begin).n_tokens();
+        while (end < n_heads && cache_.cells(il, end).n_tokens() == n) {
             ++end;
         }
         if (n > 0) {
@@ -22,7 +22,7 @@ void Compaction::score_custom(uint32_t il, const QueryRows & rows) {
     }
 }
 
-// The same for the heads [begin, end), which hold equally many; its arrays hold the cells ascending by position.
+// The same for the heads [begin, end), which hold equally many; its arrays hold the tokens ascending by position.
 void Compaction::score_custom(uint32_t il, uint32_t begin, uint32_t end, const QueryRows & queries) {
     const edgekv_layer &  layer  = layers_[il];
     const edgekv_scorer & scorer = *policy_.scorer;
@@ -32,7 +32,7 @@ void Compaction::score_custom(uint32_t il, uint32_t begin, uint32_t end, const Q
     view.first_head_kv     = begin;
     view.n_head_kv         = end - begin;
     view.n_head            = layer.n_group * view.n_head_kv;
-    view.n                 = cache_.cells(il, begin).n;
+    view.n                 = cache_.cells(il, begin).n_tokens();
     view.head_dim_k        = layer.head_dim_k;
     view.head_dim_v        = layer.head_dim_v;
     view.positions         = work_.custom.positions.data();
@@ -47,7 +47,7 @@ void Compaction::score_custom(uint32_t il, uint32_t begin, uint32_t end, const Q
             const HeadView head = cache_.cells(il, g);
             HostRows        host = devices_.rows(il, g, values, head.n);
             const Rows      rows = rows_of_head(il, values, host, head.n);
-            for (uint32_t i = 0; i < head.n; ++i, dst += rows.dim()) {
+            for (uint32_t i = head.n_rests(); i < head.n; ++i, dst += rows.dim()) {
                 rows.read(head.order[i], dst);
                 if (rows.rotation() > 0) {
                     rotate_hadamard(dst, rows.dim(), rows.rotation());
@@ -75,7 +75,7 @@ void Compaction::score_custom(uint32_t il, uint32_t begin, uint32_t end, const Q
     int32_t * position = work_.custom.positions.data();
     for (uint32_t g = begin; g < end; ++g) {
         const HeadView head = cache_.cells(il, g);
-        position = std::transform(head.order, head.order + head.n, position, [&](uint32_t cell) { return head.position[cell]; });
+        position = std::transform(head.order + head.n_rests(), head.order + head.n, position, [&](uint32_t cell) { return head.position[cell]; });
     }
     // a scorer that was cut off leaves some as they are, whatever it returns; they are refused before anything is made of them
     std::fill_n(work_.custom.scores.data(), size_t(view.n_head_kv) * view.n, NAN);
@@ -85,9 +85,11 @@ void Compaction::score_custom(uint32_t il, uint32_t begin, uint32_t end, const Q
     const float * score = work_.custom.scores.data();
     for (uint32_t g = begin; g < end; ++g) {
         const HeadView head = cache_.cells(il, g);
-        for (uint32_t i = 0; i < head.n; ++i) {
-            work_.custom.by_cell_of(g)[head.order[i]] = *score++;
+        float * const  given = work_.custom.by_cell_of(g);
+        std::fill_n(given + head.rest(), head.n_rests(), 0.0f);
+        for (uint32_t i = head.n_rests(); i < head.n; ++i) {
+            given[head.order[i]] = *score++;
         }
-        require_finite({ work_.custom.by_cell_of(g), head.position, head.order, head.n });
+        require_finite(tokens_of(given, head.position, head.order, head.n));
     }
 }

@@ -1,6 +1,7 @@
 // Selection: which cells of a head stay.
 #pragma once
 
+#include "cache/cells.h"
 #include "edgekv.h"
 
 #include <cstddef>
@@ -15,6 +16,12 @@ struct Ranked {
     const uint32_t * order;
     size_t           n;
 };
+
+// The cells of a head that may stay: tokens, and no rest, which is the first by position.
+inline Ranked tokens_of(const float * scores, const int32_t * positions, const uint32_t * order, size_t n) {
+    const size_t n_rests = n > 0 && positions[order[0]] == rest_position ? 1 : 0;
+    return { scores, positions, order + n_rests, n - n_rests };
+}
 
 // Mark the cells that stay: keep[cell] = 1 for min(n, budget) of them, 0 for the others. Protected cells first, then the best
 // scores, ties to the later position; `line` is scratch of n floats. Throws Error when protected cells exceed the budget or a score is

@@ -1,0 +1,129 @@
+#include "archive/rest.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace edgekv {
+
+namespace {
+
+// Of the mean square of a query. A tenth and ten times as much answer no more and no fewer questions.
+constexpr double ridge = 0.003;
+
+// Solve gram x = right in place, by Cholesky. gram: (n, n), of which the upper half is read and overwritten; positive definite
+void solve(double * gram, size_t n, double * right) {
+    for (size_t k = 0; k < n; ++k) {
+        double * const row   = gram + k * n;
+        const double   scale = 1.0 / std::sqrt(row[k]);
+        for (size_t j = k; j < n; ++j) {
+            row[j] *= scale;
+        }
+        right[k] *= scale;
+        for (size_t i = k + 1; i < n; ++i) {
+            const double   factor = row[i];
+            double * const lower  = gram + i * n;
+            for (size_t j = i; j < n; ++j) {
+                lower[j] -= factor * row[j];
+            }
+            right[i] -= factor * right[k];
+        }
+    }
+    for (size_t i = n; i-- > 0;) {
+        for (size_t j = i + 1; j < n; ++j) {
+            right[i] -= gram[i * n + j] * right[j];
+        }
+        right[i] /= gram[i * n + i];
+    }
+}
+
+// Add the products of four queries, (4, dim), to the upper half of a Gram matrix.
+void add_products(const double * queries, size_t dim, double * gram) {
+    const double * const q0 = queries, * const q1 = q0 + dim, * const q2 = q1 + dim, * const q3 = q2 + dim;
+    for (size_t i = 0; i < dim; ++i) {
+        const double   a = q0[i], b = q1[i], c = q2[i], d = q3[i];
+        double * const row = gram + i * dim;
+        for (size_t j = i; j < dim; ++j) {
+            row[j] += a * q0[j] + b * q1[j] + c * q2[j] + d * q3[j];
+        }
+    }
+}
+
+void write_mean(const std::vector<double> & sums, uint32_t n, float * row) {
+    for (size_t i = 0; i < sums.size(); ++i) {
+        row[i] = static_cast<float>(sums[i] / n);
+    }
+}
+
+} // namespace
+
+Rest::Rest(uint32_t dim_k, uint32_t dim_v) : keys_(dim_k), values_(dim_v), change_(dim_k) {}
+
+// A few elements of all rows go together, so that their sums stay in registers.
+void Rest::add(bool values, const float * rows, size_t n) {
+    constexpr size_t      n_lanes = 8;
+    std::vector<double> & sums    = values ? values_ : keys_;
+    const size_t          dim     = sums.size();
+    for (size_t first = 0; first < dim; first += n_lanes) {
+        const size_t n_left = std::min(n_lanes, dim - first);
+        double       few[n_lanes] = {};
+        for (size_t i = 0; i < n && n_left == n_lanes; ++i) {
+            for (size_t k = 0; k < n_lanes; ++k) {
+                few[k] += rows[i * dim + first + k];
+            }
+        }
+        for (size_t i = 0; i < n && n_left < n_lanes; ++i) {
+            for (size_t k = 0; k < n_left; ++k) {
+                few[k] += rows[i * dim + first + k];
+            }
+        }
+        for (size_t k = 0; k < n_left; ++k) {
+            sums[first + k] += few[k];
+        }
+    }
+}
+
+void Rest::remove(bool values, const float * row) {
+    std::vector<double> & sums = values ? values_ : keys_;
+    std::transform(sums.begin(), sums.end(), row, sums.begin(), [](double sum, float x) { return sum - x; });
+}
+
+// With A the scaled queries: (A' A + lambda I) change = A' 1, which is A' (A A' + lambda I)^-1 1 whatever the number of queries.
+void Rest::fit(const edgekv_queries & queries, std::vector<double> & gram) {
+    const size_t   n       = size_t(queries.n_head) * queries.n_rows;
+    const size_t   dim     = change_.size();
+    double * const few     = gram.data() + dim * dim;
+    double         squares = 0.0;
+    std::fill_n(gram.begin(), dim * dim, 0.0);
+    std::fill(change_.begin(), change_.end(), 0.0);
+    for (size_t q = 0; q < n; q += n_at_once) {
+        std::fill_n(few, n_at_once * dim, 0.0);
+        for (size_t i = 0; i < std::min(n_at_once, n - q) * dim; ++i) {
+            few[i] = double(queries.scale) * queries.data[q * dim + i];
+            change_[i % dim] += few[i];
+        }
+        add_products(few, dim, gram.data());
+    }
+    for (size_t i = 0; i < dim; ++i) {
+        squares += gram[i * dim + i];
+    }
+    if (!(squares > 0.0)) { // no query can tell keys apart
+        std::fill(change_.begin(), change_.end(), 0.0);
+        return;
+    }
+    for (size_t i = 0; i < dim; ++i) {
+        gram[i * dim + i] += ridge * squares / static_cast<double>(n);
+    }
+    solve(gram.data(), dim, change_.data());
+}
+
+void Rest::write_key(uint32_t n, float * row) const {
+    const double more = std::log(static_cast<double>(n));
+    for (size_t i = 0; i < keys_.size(); ++i) {
+        row[i] = static_cast<float>(keys_[i] / n + more * change_[i]);
+    }
+}
+
+void Rest::write_mean_key(uint32_t n, float * row) const { write_mean(keys_, n, row); }
+void Rest::write_value(uint32_t n, float * row) const { write_mean(values_, n, row); }
+
+} // namespace edgekv
