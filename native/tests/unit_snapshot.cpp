@@ -209,7 +209,7 @@ void test_refusals(const Model & model, const char * kv_type) {
     const auto    found        = std::search(taken.begin() + cells, taken.end(), reinterpret_cast<const char *>(positions),
                                              reinterpret_cast<const char *>(positions + 2));
     if (CHECK(found != taken.end())) { // the sinks of the first head
-        for (const int32_t value : { 1, -1, 1 << 20 }) {
+        for (const int32_t value : { 1, -2, 1 << 20 }) {
             Bytes bytes = taken;
             std::memcpy(bytes.data() + (found - taken.begin()), &value, sizeof(value));
             CHECK(restore(opened.cache, bytes) == EDGEKV_STATUS_INVALID_ARGUMENT);

@@ -91,9 +91,10 @@ def test_noted_keys_are_those_that_were_stored(open_runtime, kv_type):
 
 
 def stored(rt, head):
-    """Keys in the cells of a head, by position, rotated as they are."""
-    data, rows = rt.block_loop.cache.rows(*head)
-    return dequantize(data, gguf.GGMLQuantizationType(rows.type))
+    """Keys of the tokens in the cells of a head, by position, rotated as they are."""
+    cache = rt.block_loop.cache
+    data, rows = cache.rows(*head)
+    return dequantize(data, gguf.GGMLQuantizationType(rows.type))[cache.positions(*head) >= 0]  # not a rest
 
 
 def test_figures_of_keys_are_of_the_heads_that_are_named(open_runtime, book):
