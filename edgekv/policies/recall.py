@@ -46,19 +46,19 @@ def recall_scores(head: Head, before: int, after: int, *, own: Keys, n_sink: int
     return np.asarray(np.where(distances < -N_HALVINGS * after, 0.0, faded) @ weights)
 
 
-def rest_of(keys: Keys, values: Keys, queries: Keys) -> tuple[Keys, Keys]:
+def rest_of(keys: Keys, values: Keys, queries: Keys, n: int) -> tuple[Keys, Keys]:
     """Return the key and the value, (d,) and (d_v,) float64, of the cell that stands for n tokens that a head lacks.
 
         value = mean of the values
         key   = mean of the keys + A' (A A' + lambda I)^-1 (log(n), ..., log(n))
         lambda = RIDGE times the mean of the diagonal of A A'
 
-    keys, values: of these tokens, (n, d) and (n, d_v)
+    keys, values: of these tokens, or of some of them, (rows, d) and (rows, d_v)
     queries: A, of all rows of a probe and query heads of the group, (rows, d), times the scale of attention
     """
     gram = queries @ queries.T
     gram += RIDGE * np.trace(gram) / len(gram) * np.eye(len(gram))
-    more = np.linalg.solve(gram, np.full(len(gram), np.log(len(keys))))
+    more = np.linalg.solve(gram, np.full(len(gram), np.log(n)))
     return keys.mean(axis=0) + queries.T @ more, values.mean(axis=0)
 
 

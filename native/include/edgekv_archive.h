@@ -171,9 +171,9 @@ struct edgekv_recall {
 //
 // with_rest: the first recalled cell of a head, at position -1, stands for the n archived tokens that the head lacks then. Its value is
 // the mean of their values. Its key is the mean of their keys, with the smallest change that gives each query of the probe log(n) more
-// (by ridge regression). Every scan then reads the archived values, too. A head that lacks none has no such cell, and none has one if
-// n_cells comes to 1, if keys were turned, or if the cache holds latents. Scorers of the host's own do not see it, every eviction takes
-// it, and another recall that finds it writes it anew.
+// (by ridge regression). Of many segments the means are those of 8 to 15, spread evenly, whose values a scan then reads, too. A head
+// that lacks none has no such cell, and none has one if n_cells comes to 1, if keys were turned, or if the cache holds latents. Scorers of
+// the host's own do not see it, every eviction takes it, and another recall that finds it writes it anew.
 //
 // Cells that the last recall filled are given up, if nothing was fed or restored since. A probe between two recalls sees those of the first.
 //

@@ -5,21 +5,26 @@ from __future__ import annotations
 import os
 import tempfile
 
+import gguf
 import numpy as np
 import pytest
 from archive_model import keys_if_fed
 from cache_arrays import read_rows
 from reference_quant import rotate
+from small import SETTINGS
 from test_archive import BLOCK, BUDGET, HEADS, N_TOKENS, SPAN, archived, tokens_of
 
+import edgekv
 from edgekv.binding.row_archive import RowArchive
 from edgekv.errors import ArchiveError
 from edgekv.policies import Custom, Scorer
 from edgekv.policies.recall import rest_of
+from edgekv.testing.models.tiny import make_tiny
 
 REST = -1
 N_HEAD_KV = 2
 N_CELLS = 16
+SEGMENT = 128
 TOLERANCE = {"f16": 1e-3, "q8_0": 0.01, "q4_0": 0.15}  # roundings, as a share of the length of a row
 
 
@@ -65,14 +70,15 @@ def queries_of(cache, layer, head):
     return scale * (rotate(queries, rotation) if rotation else queries)
 
 
-def check_rest(text, at, queries, kv_type="f16", n=N_TOKENS):
-    """Check the rest of a head against the reference, by what it holds now."""
+def check_rest(text, at, queries, kv_type="f16", n=N_TOKENS, every=1):
+    """Check the rest of a head against the reference, by what it holds now. every: of so many segments it takes one"""
     cache, lacking = text.cache, text.lacking(at, n)
     assert cache.positions(*at)[0] == REST
-    keys, values = (np.array([text.rows[(*at, of_values)][p] for p in lacking]) for of_values in (False, True))
+    taken = [p for p in lacking if p // SEGMENT % every == 0]
+    keys, values = (np.array([text.rows[(*at, of_values)][p] for p in taken]) for of_values in (False, True))
     for found, expected in zip(
         (read_rows(cache, *at, values=of_values)[0] for of_values in (False, True)),
-        rest_of(keys, values, queries),
+        rest_of(keys, values, queries, len(lacking)),
         strict=True,
     ):
         assert np.linalg.norm(found - expected) < TOLERANCE[kv_type] * np.linalg.norm(expected)
@@ -96,6 +102,21 @@ def test_a_rest_is_what_the_reference_makes_of_the_tokens_that_a_head_lacks(
         for at in HEADS:
             of_probe = queries[at].reshape(-1, 12, queries[at].shape[-1])[:, -n_rows:]
             check_rest(text, at, of_probe.reshape(-1, of_probe.shape[-1]), kv_type)
+        text.archive.close()
+
+
+@pytest.mark.parametrize(
+    ("n_tokens", "n_cells", "every"), [(1_920, N_CELLS, 1), (2_100, N_CELLS, 2), (3_200, N_CELLS, 3), (2_100, 1_100, 1)]
+)
+def test_of_many_segments_a_rest_takes_some_that_lie_evenly(open_archived, file, n_tokens, n_cells, every):
+    """But all of them if a head could get all tokens of those."""
+    with open_archived(n_ctx_train=4096, archive="off", block=1_200 if n_cells > N_CELLS else BLOCK) as rt:
+        text = Text(rt, file, n_tokens)
+        text.cache.probe(tokens_of(12, seed=2))
+        queries = {at: queries_of(text.cache, *at) for at in HEADS}
+        assert text.recall(n_cells).n_cells == n_cells
+        for at in HEADS:
+            check_rest(text, at, queries[at], n=n_tokens, every=every)
         text.archive.close()
 
 
@@ -274,4 +295,20 @@ def test_a_scorer_of_the_user_sees_tokens_only(open_archived, file):
         text.cache.compact(rt.options.parsed_policy, BUDGET, n_sink=4, recent=8)
         assert {tuple(of.tolist()) for call in seen for of in call} == held
         assert all(text.cache.positions(*at)[0] == 0 for at in HEADS)
+        text.archive.close()
+
+
+def test_a_key_that_is_too_large_for_f16_is_the_mean_alone(tmp_path, file):
+    """Queries of almost no length would need a change of almost any."""
+    path = make_tiny(tmp_path / "short queries.gguf", n_ctx_train=2048, head_dim=64)
+    for tensor in gguf.GGUFReader(path, "r+").tensors:
+        if tensor.name.endswith("attn_q.weight"):
+            tensor.data[:] *= 1e-6
+    with edgekv.Runtime(path, **(SETTINGS | {"policy": "keydiff", "reposition": "never", "archive": "1MiB"})) as rt:
+        text = Text(rt, file)
+        text.cache.probe(tokens_of(12, seed=2))
+        text.recall()
+        for at in HEADS:
+            mean = np.mean([text.rows[(*at, False)][p] for p in text.lacking(at)], axis=0)
+            assert np.linalg.norm(read_rows(text.cache, *at)[0] - mean) < TOLERANCE["f16"] * np.linalg.norm(mean)
         text.archive.close()

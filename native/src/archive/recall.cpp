@@ -182,6 +182,9 @@ void Recall::scan_head(uint32_t il, uint32_t g, Scan & scan, BestPositions & bes
     }
     best.begin(archive_.begin(), &has, most_of(layer.first_head + g));
     Rest * const rest = rests_.empty() ? nullptr : &rests_[layer.first_head + g];
+    if (rest != nullptr) {
+        rest->begin(archive_.begin(), archive_.end(), has, most_of(layer.first_head + g));
+    }
     scan.run(archive_, { layer.first_head + g, format(il, false), undo, own_keys(il, g), cache_.n_probe_keys(), format(il, true), rest }, queries,
              has, best);
 }
@@ -309,7 +312,7 @@ void Recall::load_head(const edgekv_cache & cache, uint32_t il, uint32_t g, bool
             found_.rope_positions[first + i] = rope_position;
         }
         writer.write(values, row + i, bytes);
-        if (!rests_.empty() && n_rests_[head] > 0) {
+        if (!rests_.empty() && n_rests_[head] > 0 && rests_[head].takes(found_.positions[first + i])) {
             edgekv_rows one = format(il, values);
             one.data        = bytes;
             one.n           = 1;
@@ -346,7 +349,7 @@ void Recall::write_rest(const edgekv_cache & cache, uint32_t il, uint32_t g, boo
     one.n              = 1;
     const auto store   = [&] { row_from_float(one.type)(row, room, one.dim); };
     if (values) {
-        rest.write_value(n_rests_[head], row);
+        rest.write_value(row);
         store();
         return;
     }
@@ -354,7 +357,7 @@ void Recall::write_rest(const edgekv_cache & cache, uint32_t il, uint32_t g, boo
     store();
     Rows(one).read(0, row);
     if (!std::all_of(row, row + one.dim, [](float x) { return std::isfinite(x); })) {
-        rest.write_mean_key(n_rests_[head], row);
+        rest.write_mean_key(row);
         store();
     }
 }

@@ -49,17 +49,28 @@ void add_products(const double * queries, size_t dim, double * gram) {
 }
 
 void write_mean(const std::vector<double> & sums, uint32_t n, float * row) {
-    for (size_t i = 0; i < sums.size(); ++i) {
-        row[i] = static_cast<float>(sums[i] / n);
-    }
+    std::transform(sums.begin(), sums.end(), row, [n](double sum) { return static_cast<float>(sum / n); });
 }
 
 } // namespace
 
 Rest::Rest(uint32_t dim_k, uint32_t dim_v) : keys_(dim_k), values_(dim_v), change_(dim_k) {}
 
+void Rest::begin(int32_t begin, int32_t end, const std::vector<int32_t> & held, uint32_t n_most) {
+    constexpr int32_t n_tokens = EDGEKV_SEGMENT_TOKENS;
+    every_                     = std::max(1u, static_cast<uint32_t>((end - 1) / n_tokens - begin / n_tokens + 1) / n_sampled);
+    int64_t n_taken            = 0;
+    for (int32_t p = begin, next; p < end; p = next) {
+        next = std::min(end, (p / n_tokens + 1) * n_tokens);
+        n_taken += takes(p) ? next - p : 0;
+    }
+    n_taken -= std::count_if(held.begin(), held.end(), [&](int32_t p) { return p >= begin && p < end && takes(p); });
+    every_ = n_taken > n_most ? every_ : 1;
+}
+
 // A few elements of all rows go together, so that their sums stay in registers.
 void Rest::add(bool values, const float * rows, size_t n) {
+    n_keys_ += values ? 0 : static_cast<uint32_t>(n);
     constexpr size_t      n_lanes = 8;
     std::vector<double> & sums    = values ? values_ : keys_;
     const size_t          dim     = sums.size();
@@ -83,6 +94,7 @@ void Rest::add(bool values, const float * rows, size_t n) {
 }
 
 void Rest::remove(bool values, const float * row) {
+    n_keys_ -= values ? 0 : 1;
     std::vector<double> & sums = values ? values_ : keys_;
     std::transform(sums.begin(), sums.end(), row, sums.begin(), [](double sum, float x) { return sum - x; });
 }
@@ -119,11 +131,11 @@ void Rest::fit(const edgekv_queries & queries, std::vector<double> & gram) {
 void Rest::write_key(uint32_t n, float * row) const {
     const double more = std::log(static_cast<double>(n));
     for (size_t i = 0; i < keys_.size(); ++i) {
-        row[i] = static_cast<float>(keys_[i] / n + more * change_[i]);
+        row[i] = static_cast<float>(keys_[i] / n_keys_ + more * change_[i]);
     }
 }
 
-void Rest::write_mean_key(uint32_t n, float * row) const { write_mean(keys_, n, row); }
-void Rest::write_value(uint32_t n, float * row) const { write_mean(values_, n, row); }
+void Rest::write_mean_key(float * row) const { write_mean(keys_, n_keys_, row); }
+void Rest::write_value(float * row) const { write_mean(values_, n_keys_, row); }
 
 } // namespace edgekv
