@@ -16,6 +16,7 @@ with mock.patch.dict(os.environ, OPENBLAS_NUM_THREADS="1"):
     import numpy  # noqa: F401
 
 import served  # noqa: F401  (lets tests look behind sessions)
+from diagonals import leave_to_the_night
 from wheel_environment import build_wheel, install_wheel
 
 from edgekv.memory import process
@@ -82,6 +83,7 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "two_processes: compares what a model says in two, of which one has no device")
+    config.addinivalue_line("markers", "each_by_day(names, ...): the day has each value of these once (diagonals.py)")
     config.addinivalue_line("markers", "no_device: has several slots, which need cells in the host's memory")
     if config.getoption("--device") not in ("host", "rpc"):
         from lent_device import check_backend
@@ -89,7 +91,9 @@ def pytest_configure(config):
         check_backend(config.getoption("--device"))
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves `nightly` out
 def pytest_collection_modifyitems(config, items):
+    leave_to_the_night(items)
     if config.getoption("--device") == "host":
         return
     skip = pytest.mark.skip(reason="the model of another process lies in the host's memory, not on the device")

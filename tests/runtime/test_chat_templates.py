@@ -60,9 +60,15 @@ HUGE = "{% set s = 'x' * 1000000 %}"
         *("{{ s.join(s) }}", "{{ s | join(s) }}", "{{ [s] * 1000000 }}", "{{ ([s] * 1000000) | string }}"),
         "{% set ns = namespace(s='x') %}{% for i in range(40) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
         "{% set ns = namespace(s='x') %}{% for i in range(40) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
-        "{% set ns = namespace(s=['x']) %}{% for i in range(40) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s }}",
+        pytest.param(
+            "{% set ns = namespace(s=['x']) %}{% for i in range(40) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s }}",
+            marks=pytest.mark.nightly,
+        ),
         "{% for i in range(90000) %}{% for j in range(90000) %}xxxxxxxx{% endfor %}{% endfor %}",
-        "{% set t %}{% for i in range(90000) %}{% for j in range(90000) %}x{% endfor %}{% endfor %}{% endset %}",
+        pytest.param(
+            "{% set t %}{% for i in range(90000) %}{% for j in range(90000) %}x{% endfor %}{% endfor %}{% endset %}",
+            marks=pytest.mark.nightly,
+        ),
         "{% macro m() %}{% for i in range(90000) %}{{ s }}{% endfor %}{% endmacro %}{{ m() }}",
         *("{{ ('\t' * 1000000).expandtabs(1000000) }}", "{{ ('\n' * 1000000) | indent(1000000) }}", "{{ lipsum(9) }}"),
         *("{{ ('\n' * 1000000) | indent(s) }}", "{{ ('{0}' * 1000).format(s) }}", "{{ s.translate({120: s}) }}"),
@@ -151,7 +157,7 @@ def test_files_that_hold_no_template_are_refused(tiny_model, tmp_path):
             edgekv.Runtime(path, chat_template=file, **SETTINGS)
 
 
-@pytest.mark.parametrize("isolated", [False, True])
+@pytest.mark.parametrize("isolated", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_reasoning_is_asked_for_or_left_out_where_a_template_can(tiny_model, tmp_path, isolated):
     path, file = tiny_model(n_layer=2, n_ctx_train=2048), tmp_path / "own.jinja"
     macro = "{% macro end() %}{% if enable_thinking == false %}<none>{% endif %}{% endmacro %}"

@@ -29,6 +29,7 @@ def logits_by(path, lengths, **options):
         return found
 
 
+@pytest.mark.each_by_day("quantization", "kv_type")
 @pytest.mark.parametrize("kv_type", KV_TYPES)
 @pytest.mark.parametrize("quantization", ["Q4_0", "Q8_0", "F16", "F32"])
 def test_logits_are_those_of_single_tokens_in_blocks_of_any_length(tiny_model, quantization, kv_type):

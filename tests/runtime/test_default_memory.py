@@ -47,7 +47,7 @@ def test_half_of_what_is_free_or_of_the_group(free, available, limit, expected):
     assert default_memory.most_default_bytes() == expected
 
 
-@pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])
+@pytest.mark.parametrize("isolated", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["here", "isolated"])
 def test_a_model_of_ones_own_has_its_trained_context(model, isolated):
     """The ceiling is lowered to what that takes; a size that is named stays as it is."""
     plan = edgekv.plan(model, isolated=isolated)

@@ -20,11 +20,17 @@ KINDS = {
     "heads apart": ARCHIVED | {"policy": "keydiff+ada", "swap_memory": 0},
     "queries": {"policy": "snapkv", "swap_memory": 0},
 }
-HERE = [pytest.param(options, False, id=f"{name}, here") for name, options in KINDS.items()]
+BY_NIGHT = ("archive", "slots")  # the day has them together
+HERE = [
+    pytest.param(options, False, id=f"{name}, here", marks=pytest.mark.nightly if name in BY_NIGHT else ())
+    for name, options in KINDS.items()
+]
 # a worker runs the same loop: what it may do otherwise is where sessions rest
 IN_A_WORKER = [
-    pytest.param(KINDS[name], True, id=f"{name}, in a worker", marks=pytest.mark.two_processes)
-    for name in ("plain", "archive on the disk")
+    pytest.param(KINDS["plain"], True, id="plain, in a worker", marks=[pytest.mark.two_processes, pytest.mark.nightly]),
+    pytest.param(
+        KINDS["archive on the disk"], True, id="archive on the disk, in a worker", marks=pytest.mark.two_processes
+    ),
 ]
 pytestmark = pytest.mark.usefixtures("talkative")
 

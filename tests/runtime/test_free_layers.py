@@ -82,6 +82,7 @@ def test_logits_are_those_of_the_reference(free_model, name, kv_type):
     assert_exact(path, tokens, run, N_PROMPT, prefill, decoded, kv_type, WRONG)
 
 
+@pytest.mark.each_by_day("name", "kv_type")
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
 @pytest.mark.parametrize("name", ["between", "first", "uneven"])
 def test_heads_of_different_lengths_at_other_positions(free_model, name, kv_type):
@@ -132,6 +133,7 @@ def test_kept_positions_are_those_of_the_reference(free_model, spec):
         reference.check(run.compactions)
 
 
+@pytest.mark.each_by_day("name", "policy")
 @pytest.mark.parametrize("policy", ["snapkv+critical+ada", "h2o", "keydiff"])
 @pytest.mark.parametrize("name", ["between", "first", "uneven"])
 def test_a_session_goes_back_to_its_snapshot(free_model, monkeypatch, name, policy):

@@ -19,8 +19,8 @@ pytestmark = pytest.mark.usefixtures("talkative")
 
 def test_sessions_of_random_programs_say_and_hold_what_each_does_alone():
     """A model of their log checks them, too. The whole program runs 100,000."""
-    counts = interleavings.run(18, 0)
-    assert counts["compared"] > 100
+    counts = interleavings.run(9, 0)
+    assert counts["compared"] > 50
 
 
 def begun(session, n=3):

@@ -15,7 +15,7 @@ from edgekv.loop.loop_messages import Close, MoveCeiling
 
 ARCHIVE = {"archive": "1GiB"}
 KINDS = [
-    {},
+    pytest.param({}, marks=pytest.mark.nightly),  # beside what follows
     {"parallel": 2},
     ARCHIVE,
     *(
@@ -71,35 +71,36 @@ def test_cells_of_a_conversation_that_was_closed_hold_up_no_move(model):
         assert plan.budget_cells <= LOW
 
 
+@pytest.mark.each_by_day("settings", "at")
 @pytest.mark.parametrize("settings", [*KINDS, {"swap_memory": 0}, {"prompt_lookup": "on"}], ids=str)
-def test_cells_that_a_read_lends_come_back_as_they_were(model, settings):
+@pytest.mark.parametrize("at", [5, 14])
+def test_cells_that_a_read_lends_come_back_as_they_were(model, settings, at):
     """Others evict in the cells of a read. It reads and says what it does if no other is there."""
     at_work = range(1, settings.get("parallel", 1) + 1)
-    for at in (5, 14):
-        found = []
-        for n_others in (0, 3):
-            with driven(model, len(at_work) + n_others, log=True, **{**SETTINGS, **settings}) as loop:
-                others = range(len(at_work) + 1, len(at_work) + 1 + n_others)
-                for other in others:
-                    loop.reply(other, text=words(60 * other), n=2)
-                moved = []
+    found = []
+    for n_others in (0, 3):
+        with driven(model, len(at_work) + n_others, log=True, **{**SETTINGS, **settings}) as loop:
+            others = range(len(at_work) + 1, len(at_work) + 1 + n_others)
+            for other in others:
+                loop.reply(other, text=words(60 + 10 * other), n=2)
+            moved = []
 
-                def look(step, at=at, loop=loop, moved=moved):
-                    if step == at:
-                        moved.append(loop.move(ceiling_of(loop.engine)))
+            def look(step, loop=loop, moved=moved):
+                if step == at:
+                    moved.append(loop.move(ceiling_of(loop.engine)))
 
-                loop.begin_steps(look)
-                replies = loop.reply(*at_work, text=TEXT)
-                (plan,) = moved[0]
-                said = [(text, stats.finish_reason, stats.prompt_tokens) for text, stats in replies]
-                logs = [list(state.history.log.tokens(0, state.n_past)) for state in map(loop.state, at_work)]
-                found.append((said, [loop.kept(number) for number in at_work], logs))
-                for other in others:
-                    assert loop.state(other).n_cells <= plan.budget_cells
-                    n_past = loop.state(other).n_past
-                    loop.reply(other, text="and then", n=2)
-                    assert loop.state(other).n_past > n_past
-        assert found[0] == found[1]
+            loop.begin_steps(look)
+            replies = loop.reply(*at_work, text=TEXT)
+            (plan,) = moved[0]
+            said = [(text, stats.finish_reason, stats.prompt_tokens) for text, stats in replies]
+            logs = [list(state.history.log.tokens(0, state.n_past)) for state in map(loop.state, at_work)]
+            found.append((said, [loop.kept(number) for number in at_work], logs))
+            for other in others:
+                assert loop.state(other).n_cells <= plan.budget_cells
+                n_past = loop.state(other).n_past
+                loop.reply(other, text="and then", n=2)
+                assert loop.state(other).n_past > n_past
+    assert found[0] == found[1]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems take pages back when memory is short")

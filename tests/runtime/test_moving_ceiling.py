@@ -80,6 +80,7 @@ def test_the_memory_goes_back_to_the_system(tiny_model, kv_type):
         assert low["Anonymous"] <= full["Anonymous"] - 0.4 * cells
 
 
+@pytest.mark.each_by_day("swap", "log")
 @pytest.mark.parametrize("swap", [{}, {"swap_memory": 0}])
 @pytest.mark.parametrize("log", [False, True])
 def test_sessions_without_the_cells_give_theirs_up_too(model, swap, log):
