@@ -61,7 +61,8 @@ HUGE = "{% set s = 'x' * 1000000 %}"
         "{% set ns = namespace(s='x') %}{% for i in range(40) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
         "{% set ns = namespace(s='x') %}{% for i in range(40) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
         pytest.param(
-            "{% set ns = namespace(s=['x']) %}{% for i in range(40) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s }}",
+            "{% set ns = namespace(s=['x']) %}{% for i in range(40) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}"
+            "{{ ns.s }}",
             marks=pytest.mark.nightly,
         ),
         "{% for i in range(90000) %}{% for j in range(90000) %}xxxxxxxx{% endfor %}{% endfor %}",

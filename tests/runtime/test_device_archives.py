@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from archived_kinds import ARCHIVED, KINDS, each_kind
+from archived_kinds import ARCHIVED, KINDS
 from small import SETTINGS, words
 from test_archive import (  # noqa: F401 (they are tests of this module as well)
     file,

@@ -74,6 +74,7 @@ def test_a_disk_that_fails_loses_nothing(disk, tmp_path, name, isolated):
     assert ended.returncode == 0, ended.stderr
 
 
+@pytest.mark.nightly
 def test_a_server_says_that_the_disk_failed_and_goes_on(disk, tmp_path, monkeypatch):
     path = make_family(tmp_path / "model.gguf", "smollm3")
     for name in ("LD_PRELOAD", "FAILING_DISK"):

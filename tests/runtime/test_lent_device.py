@@ -42,6 +42,8 @@ SELECTED = [
     "test_kept_sets.py::test_heads_that_share_keep_what_the_reference_keeps[keydiff+pyramid+ada-q8_0]",
     "test_snapshot.py::test_a_restored_session_goes_on_as_one_that_never_left[snapkv+ada-q8_0]",
     "test_archive.py::test_recalled_rows_are_to_the_bit_those_that_were_evicted[snapkv+ada-q8_0]",
+]
+BY_NIGHT = [
     "test_archive.py::test_what_is_recalled_is_what_the_reference_finds_best[off-0-f16]",
     "../kinds/test_device_reads.py::test_attention_reads_from_where_a_device_can[q8_0]",
     "../kinds/test_exact.py::test_quantised_rows_of_evicted_cells_too[deepseek2]",
@@ -59,15 +61,18 @@ def edgekv_command(*arguments):
     return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
 
 
-def test_some_tests_run_over_rpc(device):
+@pytest.mark.parametrize(
+    "selected", [SELECTED, pytest.param(BY_NIGHT, marks=pytest.mark.nightly)], ids=["day", "night"]
+)
+def test_some_tests_run_over_rpc(device, selected):
     if device != "host":
         pytest.skip("these tests run on another device already")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--device", "rpc"]
     run = subprocess.run(
-        [*command, *(str(HERE / name) for name in SELECTED)], capture_output=True, text=True, timeout=300
+        [*command, *(str(HERE / name) for name in selected)], capture_output=True, text=True, timeout=300
     )
     assert run.returncode == 0, run.stdout + run.stderr
-    assert f"{len(SELECTED)} passed" in run.stdout, run.stdout
+    assert f"{len(selected)} passed" in run.stdout, run.stdout
 
 
 def test_the_cache_lies_on_the_device(tiny_model, device):

@@ -12,6 +12,7 @@ sys.path.append(str(Path(__file__).parents[1] / "stress"))
 import moving_ceiling
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="the resident memory of a worker is read in /proc")
 def test_memory_follows_a_ceiling_that_moves_at_random_and_no_reply_is_lost(tiny_model, monkeypatch):
     monkeypatch.setattr(moving_ceiling, "PAUSE_S", 0.02)
