@@ -1,4 +1,4 @@
-// unit [MODEL [KV_TYPE]]: the kernels on plain arrays (unit_allot.cpp, unit_attention.cpp, unit_kernels.cpp, unit_products.cpp, unit_rope.cpp and
+// unit [MODEL [KV_TYPE [failures]]]: the kernels on plain arrays (unit_allot.cpp, unit_attention.cpp, unit_kernels.cpp, unit_products.cpp, unit_rope.cpp and
 // unit_matrix_rows.cpp too) and,
 // given a model, its cache (unit_allowed.cpp, unit_cache.cpp, unit_failures.cpp, unit_ragged.cpp, unit_reposition.cpp, unit_slots.cpp, unit_snapshot.cpp).
 #include "check.h"
@@ -589,11 +589,14 @@ static void use_small_stacks() {
 #endif
 }
 
-// Without a model it tests what works on plain arrays, which takes as long as a model does; else that model.
+// Without a model it tests what works on plain arrays, which takes as long as a model does; else that model. So does every allocation
+// that fails in turn, alone.
 int main(int argc, char ** argv) {
     use_small_stacks();
     if (argc == 1) {
         test_plain_arrays();
+    } else if (argc > 3) {
+        test_failures(argv[1], argv[2]);
     } else {
         test_cache(argv[1], argc > 2 ? argv[2] : "f16");
         test_custom(argv[1], argc > 2 ? argv[2] : "f16");
@@ -606,7 +609,6 @@ int main(int argc, char ** argv) {
         test_graphs(argv[1], argc > 2 ? argv[2] : "f16");
         test_host(argv[1], argc > 2 ? argv[2] : "f16");
         test_plan(argv[1]);
-        test_failures(argv[1], argc > 2 ? argv[2] : "f16");
         test_weights_file(argv[1]);
         test_parallel_reads(argv[1]);
         test_streamed_weights(argv[1]);

@@ -98,19 +98,26 @@ FIRST, *OTHERS = KV_TYPES
 # Models and types of cache by day; `unit`, which is dear, has each type once, and heads with rotated rows.
 PAIRS = diagonal(list(MODELS), [*OTHERS, FIRST])
 DAILY = {"edgekv_unit_plain": PAIRS[1:], "edgekv_unit_sanitized": [("head64", "q8_0")]}
+FAILING = {"edgekv_unit_plain": [("head64", "q4_0")], "edgekv_unit_sanitized": []}
 
 
-def matrix():
+def matrix(programs, daily):
     """Every program on every pair of a model and a type of cache, of which most are for the night."""
-    for program, model, kv_type in itertools.product(PROGRAMS, MODELS, KV_TYPES):
+    for program, model, kv_type in itertools.product(programs, MODELS, KV_TYPES):
         for name in (f"edgekv_{program}_plain", f"edgekv_{program}_sanitized"):
-            marks = [] if (model, kv_type) in DAILY.get(name, PAIRS) else pytest.mark.nightly
+            marks = [] if (model, kv_type) in daily.get(name, PAIRS) else pytest.mark.nightly
             yield pytest.param(name, model, kv_type, marks=marks)
 
 
-@pytest.mark.parametrize(("name", "model", "kv_type"), list(matrix()))
+@pytest.mark.parametrize(("name", "model", "kv_type"), list(matrix(PROGRAMS, DAILY)))
 def test_program(programs, name, model, kv_type, tiny_model):
     run(programs / name, tiny_model(**MODELS[model]), kv_type)
+
+
+@pytest.mark.parametrize(("name", "model", "kv_type"), list(matrix(["unit"], FAILING)))
+def test_every_allocation_fails_in_turn(programs, name, model, kv_type, tiny_model):
+    """It takes longer than all else that `unit` tests on a model."""
+    run(programs / name, tiny_model(**MODELS[model]), kv_type, "failures")
 
 
 @pytest.mark.parametrize(
@@ -121,7 +128,9 @@ def test_a_cache_of_latents(programs, name, kv_type, tmp_path):
     run(programs / name, make_family(tmp_path / "model.gguf", "deepseek2"), kv_type)
 
 
-@pytest.mark.parametrize("name", ["edgekv_unit_plain", "edgekv_unit_sanitized"])
+@pytest.mark.parametrize(
+    "name", ["edgekv_unit_plain", pytest.param("edgekv_unit_sanitized", marks=pytest.mark.nightly)]
+)
 def test_kernels_alone(programs, name):
     """Without a model `unit` tests what works on plain arrays; with one it does not test that again."""
     run(programs / name)

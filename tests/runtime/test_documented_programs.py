@@ -35,14 +35,8 @@ SURROUNDINGS = {
     "devices.md": "lent",
     "pull.md": "hub",
 }
-DEAR = {
-    "batch.md",
-    "benchmark.md",
-    "evaluation-tasks.md",
-    "inspect.md",
-    "isolated.md",
-    "replies.md",
-}  # more than a second
+# they take more than a second
+DEAR = {"batch.md", "benchmark.md", "evaluation-tasks.md", "inspect.md", "isolated.md", "replies.md"}
 # names of which a program has one, by what runs it; the first that fits does
 TESTS = {"pytest", "memory_ceiling"}
 CLIENTS = {"openai", "anthropic", "langchain_openai", "client"}
