@@ -45,8 +45,8 @@ def leave_to_the_night(items):
 
 
 def values_of(item, names):
-    """Return what the day has to show of an item: a pair of each of `names` and the places of its values."""
-    return {(each, *(item.callspec.indices[name] for name in each.split(","))) for each in names}
+    """Return what the day has to show of an item: each of `names`, with its values as they are written."""
+    return {(each, *(repr(item.callspec.params[name]) for name in each.split(","))) for each in names}
 
 
 def covering(cases):

@@ -23,6 +23,7 @@ def answered(session, tokens, **options):
     return "".join(session.continue_from(tokens, max_tokens=12, sampling=DRAWN, **options))
 
 
+@pytest.mark.each_by_day("policy", "kv_type", "focus")
 @pytest.mark.usefixtures("talkative")
 @pytest.mark.parametrize("focus", [None, QUESTION])
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0"])

@@ -77,6 +77,7 @@ def ragged_cache(tiny_model):
         run.__exit__(None, None, None)
 
 
+@pytest.mark.each_by_day("group", "kv_type")
 @pytest.mark.parametrize(("group", "kv_type"), diagonal(GQA, ["f16", "q8_0", "q4_0"], whole=[3]))
 def test_logits_equal_a_transformer_that_masks_the_same_triples(tiny_model, group, kv_type):
     n_head, n_head_kv = GQA[group]

@@ -58,6 +58,7 @@ def test_an_embedding_that_is_the_output_matrix_is_held_once(tiny_model):
     assert default.parts.weights + default.parts.repacking == mapped.parts.weights
 
 
+@pytest.mark.each_by_day("spec", "focus")
 @pytest.mark.parametrize("focus", [False, True], ids=["text", "focus"])
 @pytest.mark.parametrize("spec", CRITICAL)
 def test_kept_sets_are_those_of_the_reference(model, spec, focus):

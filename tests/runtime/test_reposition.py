@@ -30,6 +30,7 @@ def words(n):
     return " ".join(f"word{i % 97}" for i in range(n))
 
 
+@pytest.mark.each_by_day("shape", "kv_type")
 @pytest.mark.filterwarnings("ignore:kv_type=q4_0 may spoil")  # keys of qwen2 have biases
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
 @pytest.mark.parametrize("shape", SHAPES)

@@ -11,7 +11,7 @@ import test_before_rope
 import test_kept_sets
 import test_reposition
 import test_snapshot
-from diagonals import diagonal
+from diagonals import by_night, diagonal
 from recorded import recorded_runtime
 from reference_choice import Reference
 from test_kept_sets import BUDGET, SHAPE, read_and_check
@@ -73,8 +73,29 @@ SHARED = [  # heads or layers differ in how many cells they keep
     "snapkv(window=20)+caote+ada",
     "snapkv+critical+ada",
 ]
+SHARED_CASES = diagonal(SHARED, ["f16", "q8_0"])
 STAGED = ["keydiff(anchor=median)", "snapkv(pool_rows=on)"]
 KV_TYPES = ["f16", "q8_0", "q4_0"]
+PROBED = diagonal(["keydiff", "snapkv", "tova", "h2o", "snapkv+critical+ada", "h2o+ada"], ["f16", "q8_0"])
+CASES = diagonal(SCORED + WITHOUT_ROWS + STAGED, KV_TYPES, whole=["keydiff", "snapkv"])
+EACH_GRAPH = [  # each part of a graph, and each way that it ends
+    "keydiff",
+    "keydiff(anchor=pairwise)",
+    "keydiff(anchor=mean, metric=euclidean)",
+    "keydiff(rope=off, kernel=15, metric=dot)",
+    "l2norm(kernel=5)",
+    "snapkv(window=8, kernel=15, pool=max)",
+    "snapkv(window=40, kernel=61, aggregate=max)",
+    "snapkv(window=20, kernel=1, pool_rows=on, aggregate=max)",
+    "tova",
+    "h2o",
+    "ahakv",
+    "ahakv(r=20, floor=off)",
+    "h2o+fastcaote",
+    "snapkv(window=20)+caote+critical",
+    "sink",
+    "snapkv(pool_rows=on)",
+]
 HEADS = {"n_layer": 2, "n_head_kv": 2}
 UNEVEN_HEADS = {name: UNEVEN[name] for name in HEADS}
 
@@ -120,9 +141,7 @@ def read(path, staging, stage, spec, kv_type, reposition=False, heads=HEADS):
         return logits, [[kept.tolist() for kept in layer] for layer in run.kept()], held, block_loop.work
 
 
-@pytest.mark.parametrize(
-    ("spec", "kv_type"), diagonal(SCORED + WITHOUT_ROWS + STAGED, KV_TYPES, whole=["keydiff", "snapkv"])
-)
+@pytest.mark.parametrize(("spec", "kv_type"), by_night(CASES, [case for case in CASES if case[0] in EACH_GRAPH]))
 def test_the_reference_keeps_the_same(tiny_model, stage, spec, kv_type):
     stage("graphs")
     path = tiny_model(**SHAPE, n_ctx_train=1024)
@@ -140,9 +159,13 @@ LEFT_THE_SAME = [
     "tova+caote",
     "snapkv+critical",
 ]
+SAME_CASES = diagonal(LEFT_THE_SAME, KV_TYPES, whole=["keydiff"])
+SAME_DAILY = [("keydiff", "q4_0")]
+BY_DAY = ("keydiff(rope=off)", "snapkv(aggregate=max)", "ahakv", "tova+caote", "snapkv+critical")
+SAME_DAILY += [case for case in SAME_CASES if case[0] in BY_DAY]
 
 
-@pytest.mark.parametrize(("spec", "kv_type"), diagonal(LEFT_THE_SAME, KV_TYPES, whole=["keydiff"]))
+@pytest.mark.parametrize(("spec", "kv_type"), by_night(SAME_CASES, SAME_DAILY))
 def test_graphs_and_host_leave_the_same_bytes(tiny_model, stage, by_host, spec, kv_type):
     path = tiny_model(**SHAPE, n_ctx_train=1024)
     *expected, here = read(path, by_host, stage, spec, kv_type)
@@ -153,7 +176,7 @@ def test_graphs_and_host_leave_the_same_bytes(tiny_model, stage, by_host, spec, 
     assert by_graphs.crossed_bytes > 0 == by_graphs.staged_layers
 
 
-@pytest.mark.parametrize(("spec", "kv_type"), diagonal(SHARED, ["f16", "q8_0"]))
+@pytest.mark.parametrize(("spec", "kv_type"), by_night(SHARED_CASES, SHARED_CASES[::2]))
 def test_heads_that_share_keep_what_the_reference_keeps(uneven_model, stage, spec, kv_type):
     stage("graphs")
     test_kept_sets.test_heads_that_share_keep_what_the_reference_keeps(uneven_model, spec, kv_type)
@@ -212,6 +235,7 @@ def test_every_kept_row_survives_every_move(tiny_model, stage, kv_type):
             assert result.n_staged == 0
 
 
+@pytest.mark.each_by_day("kv_type")
 @pytest.mark.filterwarnings("ignore:kv_type=q4_0 may spoil")  # keys of qwen2 have biases
 @pytest.mark.parametrize(("shape", "kv_type"), diagonal(test_reposition.SHAPES, ["f16", "q8_0", "q4_0"]))
 def test_keys_turn(tiny_model, stage, shape, kv_type):
@@ -219,6 +243,7 @@ def test_keys_turn(tiny_model, stage, shape, kv_type):
     test_reposition.test_logits_equal_a_transformer_that_turns_the_same_keys(tiny_model, shape, kv_type)
 
 
+@pytest.mark.each_by_day("reposition", "kv_type")
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
 @pytest.mark.parametrize("reposition", ["always", "never"])
 def test_keys_are_turned_back(tiny_model, stage, reposition, kv_type):
@@ -252,7 +277,7 @@ def test_turned_keys_need_not_cross(tiny_model, stage, by_host, kv_type, bound):
 
 @pytest.mark.parametrize(
     ("spec", "kv_type"),
-    diagonal(["keydiff", "snapkv", "tova", "h2o", "snapkv+critical+ada", "h2o+ada"], ["f16", "q8_0"]),
+    by_night(PROBED, [case for case in PROBED if case[0] in ("snapkv", "h2o", "snapkv+critical+ada")]),
 )
 def test_queries_of_a_probe_score(tiny_model, uneven_model, stage, spec, kv_type):
     """Also again, turned to where the probe would come after the next block."""
@@ -263,14 +288,14 @@ def test_queries_of_a_probe_score(tiny_model, uneven_model, stage, spec, kv_type
 @pytest.mark.parametrize(
     ("spec", "options"),
     [
-        ("snapkv", {}),
+        pytest.param("snapkv", {}, marks=pytest.mark.nightly),
         ("snapkv(window=64, kernel=61, aggregate=max)", {"kv_type": "q4_0"}),
         ("snapkv(window=9)", {"reposition": "always"}),
         ("snapkv+critical+ada", {}),
-        ("tova+caote", {"kv_type": "q8_0"}),
-        ("h2o+ada", {}),
+        pytest.param("tova+caote", {"kv_type": "q8_0"}, marks=pytest.mark.nightly),
+        pytest.param("h2o+ada", {}, marks=pytest.mark.nightly),
         ("ahakv", {}),
-        ("snapkv(aggregate=max, pool_rows=on)", {}),
+        pytest.param("snapkv(aggregate=max, pool_rows=on)", {}, marks=pytest.mark.nightly),
         ("attended", {"kv_type": "q8_0"}),
     ],
 )
@@ -280,6 +305,7 @@ def test_parts_of_a_probe_score(tiny_model, uneven_model, stage, spec, options):
     test_kept_sets.test_each_part_of_a_probe_keeps_what_it_needs(tiny_model, uneven_model, spec, options)
 
 
+@pytest.mark.each_by_day("shape", "kv_type")
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
 @pytest.mark.parametrize("shape", ["llama", "qwen3"])
 def test_queries_turn_with_the_keys(tiny_model, stage, shape, kv_type):
@@ -296,6 +322,7 @@ def test_snapshots(open_runtime, stage, monkeypatch, policy, kv_type):
     test_snapshot.test_a_text_beyond_the_trained_context(open_runtime, monkeypatch, policy, kv_type)
 
 
+@pytest.mark.each_by_day("wrapper", "kv_type")
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
 @pytest.mark.parametrize("wrapper", ["caote", "fastcaote"])
 def test_a_cell_that_holds_most_of_the_weight(tiny_model, stage, wrapper, kv_type):
@@ -391,6 +418,7 @@ def test_norms_by_quantised_projections(tiny_model, stage, projections, kv_type)
     assert plan.parts.repacking == 0 or repack
 
 
+@pytest.mark.each_by_day("heads_differ", "kv_type")
 @pytest.mark.parametrize("heads_differ", [False, True])
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
 def test_norms_of_more_values_than_a_product_takes(tiny_model, uneven_model, stage, heads_differ, kv_type):

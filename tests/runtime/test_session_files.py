@@ -61,7 +61,7 @@ def elsewhere(cases, folder):
 @pytest.mark.usefixtures("talkative")
 @pytest.mark.parametrize(
     ("kv_type", "n_ctx_train"),
-    by_night(list(itertools.product(KV_TYPES, TRAINED)), diagonal(list(KV_TYPES), TRAINED)),
+    by_night(list(itertools.product(KV_TYPES, TRAINED)), [("f16", TRAINED[-1]), ("q8_0", TRAINED[0])]),
 )
 def test_a_new_process_says_the_next_100_tokens(tiny_model, tmp_path, kv_type, n_ctx_train):
     model = tiny_model(n_layer=2, n_ctx_train=n_ctx_train, head_dim=64)
@@ -458,14 +458,14 @@ def test_a_file_is_readable_by_its_owner_alone_and_links_stay(session, tmp_path)
 def test_damaged_files_are_refused_or_sound():
     """The whole bench loads 5,000."""
     result = subprocess.run(
-        [sys.executable, str(FUZZ), "--files", "96"], capture_output=True, text=True, timeout=500, check=False
+        [sys.executable, str(FUZZ), "--files", "48"], capture_output=True, text=True, timeout=500, check=False
     )
     assert result.returncode == 0, result.stdout + result.stderr
     header, *_, total = (line.split() for line in result.stdout.splitlines() if line.split()[0] in ("damage", "all"))
     counts = dict(zip(header, total, strict=True))
-    assert int(counts["files"]) == 96
-    assert int(counts["SessionFileError"]) > 60
-    assert int(counts["loaded"]) > 5
+    assert int(counts["files"]) == 48
+    assert int(counts["SessionFileError"]) > 30
+    assert int(counts["loaded"]) > 2
 
 
 @pytest.mark.parametrize(
