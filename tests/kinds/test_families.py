@@ -30,7 +30,7 @@ def test_the_same_arguments_give_the_same_bytes(tmp_path):
     assert first.read_bytes() == again.read_bytes() != other.read_bytes()
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", by_night([(name,) for name in FAMILIES], [(name,) for name in OF_EACH_KIND]))
 def test_quantised_weights_load_too(tmp_path, name):
     path = make_family(tmp_path / "model.gguf", name, quantization="Q8_0")
     with own_cache(path, n_cells=256) as run:

@@ -31,7 +31,7 @@ LARGEST = [
     ("schemas", "refused"),
     [
         pytest.param([PLAIN], 0, marks=pytest.mark.nightly),  # the first grammar of a full runtime is, too
-        (LARGEST, None),
+        pytest.param(LARGEST, None, marks=pytest.mark.nightly),
         pytest.param([*PLANNED, *LARGE, *REGEXES], None, marks=pytest.mark.nightly),
         (list(HOSTILE.values())[:14], 14),
     ],

@@ -22,6 +22,7 @@ def test_a_chat_that_goes_back_stays_under_a_ceiling_that_its_cells_fill(memory_
     assert ended.peak_bytes <= planned < ended.peak_bytes + largest
 
 
+@pytest.mark.nightly
 def test_a_log_does_not_grow_the_process(memory_ceiling, tiny_model):
     options = {"memory": "1GiB", "budget": 64, "block": 256, "threads": 1, "archive": "off"}
     model = tiny_model(n_layer=1, n_ctx_train=2048)

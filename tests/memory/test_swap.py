@@ -11,7 +11,7 @@ TEXT = " ".join(("the", "old", "house", "by", "the", "river")[i % 6] for i in ra
 WHOLE = {"archive": "off", "kv_type": "f16", "threads": 1, "focus": False}
 
 
-@pytest.mark.parametrize("disk", [False, True])
+@pytest.mark.parametrize("disk", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_resting_sessions_are_in_the_plan(memory_ceiling, default_model, tmp_path, disk):
     options = WHOLE | {"memory": "256MiB", "budget": 128, "block": 64}
     rest = {"swap_dir": str(tmp_path), "swap_memory": "10MiB"} if disk else {"swap_memory": "18MiB", "swap_bytes": 0}

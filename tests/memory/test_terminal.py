@@ -119,6 +119,7 @@ def test_inspect_stays_under_its_ceiling(default_model, text):
     assert ended["peak_bytes"] <= 200 * MIB
 
 
+@pytest.mark.nightly
 def test_inspect_takes_little_more_for_a_long_text(tiny_model, tmp_path):
     """Not the keys of all tokens, in double precision and some times over: 3 KiB a token, 20 MiB."""
     model = tiny_model(n_layer=2, head_dim=64, n_ctx_train=1 << 14)

@@ -315,7 +315,9 @@ def test_queries_turn_with_the_keys(tiny_model, stage, shape, kv_type):
 
 
 @pytest.mark.usefixtures("talkative")
-@pytest.mark.parametrize(("policy", "kv_type"), [("keydiff", "f16"), ("snapkv+ada", "q8_0")])
+@pytest.mark.parametrize(
+    ("policy", "kv_type"), [pytest.param("keydiff", "f16", marks=pytest.mark.nightly), ("snapkv+ada", "q8_0")]
+)
 def test_snapshots(open_runtime, stage, monkeypatch, policy, kv_type):
     stage("graphs")
     test_snapshot.test_a_restored_session_goes_on_as_one_that_never_left(open_runtime, monkeypatch, policy, kv_type)
@@ -359,8 +361,8 @@ def crossed_at_an_eviction(tiny_model, stage, how, policy, kv_type):
     ("policy", "kv_type", "share"),
     [
         ("keydiff", "q8_0", 0.02),
-        ("snapkv(aggregate=max)", "f16", 0.02),
-        ("ahakv", "f16", 0.03),
+        pytest.param("snapkv(aggregate=max)", "f16", 0.02, marks=pytest.mark.nightly),
+        pytest.param("ahakv", "f16", 0.03, marks=pytest.mark.nightly),
         ("snapkv+caote", "f16", 0.06),
         # parts of the graphs above
         pytest.param("keydiff", "f16", 0.01, marks=pytest.mark.nightly),

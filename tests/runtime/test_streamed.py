@@ -97,7 +97,11 @@ def test_a_table_that_is_the_output_matrix_stays_in_memory(tiny_model):
     assert plan.parts.weights == edgekv.plan(tied, mmap=True, **OPTIONS).parts.weights
 
 
-@pytest.mark.parametrize("options", [{}, {"isolated": True}, {"prompt_lookup": "on"}, {"block": 7}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, pytest.param({"isolated": True}, marks=pytest.mark.nightly), {"prompt_lookup": "on"}, {"block": 7}],
+    ids=str,
+)
 def test_replies_are_those_of_a_table_in_memory(model, options):
     assert replies(model, **options) == replies(model, mmap=True, **options)
 

@@ -24,6 +24,7 @@ def logits_of(path, numbers, **options):
     return np.array(found)
 
 
+@pytest.mark.each_by_day("kv_type", "quantization")
 @pytest.mark.parametrize("quantization", ["F32", "F16", "Q8_0", "Q4_0"])
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
 def test_logits_do_not_depend_on_it(tiny_model, quantization, kv_type):

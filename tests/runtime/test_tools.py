@@ -451,6 +451,7 @@ def test_one_word_of_one_tool_refuses_nothing_and_is_told(session, schema, dropp
 
 
 # grammars are made alike in a worker, and this one takes seconds
+@pytest.mark.nightly
 @pytest.mark.parametrize("runtime", [False], ids=["here"], indirect=True)
 def test_tools_that_are_too_much_together_are_relaxed_from_the_largest_on(session):
     """The names of all hold, and the schemas of the smaller ones."""

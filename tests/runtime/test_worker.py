@@ -196,6 +196,7 @@ def test_an_interrupted_wait_leaves_the_session_usable(session, monkeypatch):
     assert "".join(session.generate(" and", max_tokens=3))
 
 
+@pytest.mark.each_by_day("is_sent", "then")
 @pytest.mark.parametrize("is_sent", [False, True])
 @pytest.mark.parametrize("then", ["close", "drop"])
 def test_a_closed_session_is_forgotten_though_an_interrupt_comes(open_runtime, monkeypatch, is_sent, then):
@@ -309,6 +310,7 @@ else:
     ENDED = "was ended by signal {:d} "
 
 
+@pytest.mark.each_by_day("number", "moment")
 @pytest.mark.parametrize(("number", "moment"), DEATHS, ids=lambda value: getattr(value, "name", value))
 def test_a_worker_that_dies_is_an_error_in_every_call(open_runtime, number, moment):
     gone = pytest.raises(edgekv.WorkerError, match=f"{ENDED.format(number)}.*open another")
@@ -351,6 +353,7 @@ def test_a_worker_that_dies_while_it_loads_is_an_error(open_runtime, monkeypatch
         open_runtime()
 
 
+@pytest.mark.each_by_day("generating", "known")
 @signals
 @pytest.mark.parametrize("generating", [True, False])
 @pytest.mark.parametrize(("known", "how"), [(True, "was stopped by a signal"), (False, "gave no sign of life for 1 s")])

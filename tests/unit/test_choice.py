@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from diagonals import by_night
 from faked_estimates import CELL_BYTES, Estimates, best_plan
 
 import edgekv
@@ -73,24 +74,25 @@ def test_f16_where_it_holds_as_much_of_the_trained_context():
     assert chosen(bytes_for(most, "q8_0", LONG_BLOCK) - 1, small) == ("q8_0", LONG_BLOCK, most - 1)
 
 
-@pytest.mark.parametrize(
-    ("block_bytes", "shape", "named"),
-    [
-        (400, {}, {}),
-        (0, {"n_layers": 10}, {}),
-        (400, {"n_layers": 10}, {}),
-        (20_000, {"n_layers": 10}, {"focus": False}),
-        (400, {"n_layers": 10}, {"policy": "snapkv+ada"}),
-        (400, {"n_layers": 10}, {"resident": "50%"}),
-        (400, {"n_layers": 10, "n_ctx_train": 300}, {}),
-        (20_000, {"n_layers": 10, "n_ctx_train": 2500}, {}),
-        (400, {"n_layers": 1}, {"kv_type": "f16"}),
-        (400, {"to_repack": TO_REPACK}, {"reposition": "never", "evict_every": 64}),
-        (400, {"n_layers": 10}, {"block": 64}),
-        (400, {}, {"gpu_layers": 9}),
-    ],
-    ids=str,
-)
+SHAPED = [
+    (400, {}, {}),
+    (20_000, {"n_layers": 10}, {"focus": False}),
+    (400, {"n_layers": 10}, {"resident": "50%"}),
+    (400, {"n_layers": 10, "n_ctx_train": 300}, {}),
+    (400, {"to_repack": TO_REPACK}, {"reposition": "never", "evict_every": 64}),
+    (400, {"n_layers": 10}, {"block": 64}),
+]
+MORE_SHAPED = [
+    (0, {"n_layers": 10}, {}),
+    (400, {"n_layers": 10}, {}),
+    (400, {"n_layers": 10}, {"policy": "snapkv+ada"}),
+    (20_000, {"n_layers": 10, "n_ctx_train": 2500}, {}),
+    (400, {"n_layers": 1}, {"kv_type": "f16"}),
+    (400, {}, {"gpu_layers": 9}),
+]
+
+
+@pytest.mark.parametrize(("block_bytes", "shape", "named"), by_night(SHAPED + MORE_SHAPED, SHAPED), ids=str)
 def test_more_memory_never_means_fewer_cells(block_bytes, shape, named):
     estimates = Estimates(block_bytes=block_bytes, **shape)
     cells = []

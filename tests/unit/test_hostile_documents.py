@@ -67,11 +67,11 @@ def bomb():
     return b"".join([packer.compress(b"BT /F1 9 Tf "), *(packer.compress(shown) for _ in range(1300)), packer.flush()])
 
 
-def test_deflate_bombs(refused, pdf):
-    packed = bomb()
-    twice = zlib.compress(packed, 9)
-    for content in (stream(b"", data=packed), stream(b"", "/FlateDecode /FlateDecode", data=twice)):
-        assert "cannot be converted in 128.0 MiB" in refused(pdf(pdf_with([content])))
+@pytest.mark.parametrize("n_times", [pytest.param(1, marks=pytest.mark.nightly), 2])
+def test_deflate_bombs(refused, pdf, n_times):
+    packed = bomb() if n_times == 1 else zlib.compress(bomb(), 9)
+    content = stream(b"", *(["/FlateDecode /FlateDecode"] if n_times == 2 else []), data=packed)
+    assert "cannot be converted in 128.0 MiB" in refused(pdf(pdf_with([content])))
 
 
 @pytest.mark.parametrize(

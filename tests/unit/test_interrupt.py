@@ -195,7 +195,8 @@ def test_a_model_that_loads_is_given_up(tiny_model, monkeypatch, handler):
     Model(path, Options(mmap=False)).close()
 
 
-@pytest.mark.parametrize("in_thread", ["main", pytest.param("other", marks=pytest.mark.nightly)], indirect=True)
+@pytest.mark.nightly
+@pytest.mark.parametrize("in_thread", ["main", "other"], indirect=True)
 def test_a_model_that_loads_is_interrupted_at_every_line(tiny_model, in_thread):
     path = tiny_model(n_layer=1)
     *cut, (_, model) = interruptions(Callback._answer, lambda: Model(path, Options(mmap=False)), run=in_thread)
