@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("starlette")
 from batch_files import CHAT, MODEL, RESPONSES, SMALL, TEXT, about_documents, chat, rows, said, words, write
+from diagonals import by_night
 from lent_device import lent_device
 
 import edgekv
@@ -104,8 +105,8 @@ def test_every_request_is_answered_and_each_document_read_once(answer):
 @pytest.mark.parametrize(
     ("options", "near"),
     [
-        ({}, True),
         ({"kv_type": "q8_0", "policy": "snapkv"}, True),
+        pytest.param({}, True, marks=pytest.mark.nightly),  # by day with archives alone
         pytest.param({}, False, marks=pytest.mark.nightly),
         # by day a request is compared with what it says alone under these
         pytest.param({"focus": False}, True, marks=pytest.mark.nightly),
@@ -169,9 +170,12 @@ def test_as_many_slots_as_cost_no_cells(answer, opened):
         assert batch.config.chosen.parallel == 1
 
 
+SEVERAL = {"budget": 1024, "block": 256}
+
+
 @pytest.mark.parametrize(
     "options",
-    [{"budget": 64}, {"budget": 1024}, {"budget": 1024, "block": 256}],
+    by_night([({"budget": 64},), ({"budget": 1024},), (SEVERAL,)], [({"budget": 64},), (SEVERAL,)]),
     ids=["evicts", "fits", "a block is several decodes"],
 )
 def test_without_focus_a_request_says_what_it_says_alone(answer, tiny_model, options):

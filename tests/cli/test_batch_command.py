@@ -75,6 +75,7 @@ def wait_for_lines(path, child, n):
         time.sleep(0.005)
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
 def test_a_killed_batch_goes_on_where_it_was(command, run, rows, tmp_path):
     run(results="whole.jsonl")

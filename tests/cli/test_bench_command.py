@@ -132,6 +132,7 @@ def test_pictures_that_have_no_folder_are_refused_before_anything_is_measured(be
     assert "file': File exists; check the path" in errors
 
 
+@pytest.mark.nightly
 def test_a_book_and_pictures(bench, measured, tmp_path):
     pytest.importorskip("matplotlib")
     book = tmp_path / "book.txt"

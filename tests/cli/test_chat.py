@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from command import COMMAND, SMALL, run_here, words
+from diagonals import by_night
 
 pytest.importorskip("prompt_toolkit", reason="the extra chat is not installed")
 pytest.importorskip("pyte")
@@ -232,7 +233,7 @@ def interrupt_at_rest(shown):
     shown.interrupt()
 
 
-@pytest.mark.parametrize("plain", [[], ["--plain"]], ids=["drawn", "plain"])
+@pytest.mark.parametrize("plain", by_night([([],), (["--plain"],)], [([],)]), ids=["drawn", "plain"])
 def test_ctrl_c_at_the_prompt_drops_the_line_and_then_leaves(chat, plain):
     with chat(*plain, program=ENDLESS) as shown:
         shown.wait_for("/help lists the commands", "\n>")
@@ -256,7 +257,7 @@ sys.exit(main())
 """
 
 
-@pytest.mark.parametrize("how", ["drawn", "plain"])
+@pytest.mark.parametrize("how", ["drawn", pytest.param("plain", marks=pytest.mark.nightly)])
 def test_a_killed_chat_has_all_but_the_running_turn(chat, model, how):
     """The chat that goes on says what one says that was never killed."""
     long = ["--allow-loops", "--repeat-penalty", "1"]  # a first reply of twelve tokens here, too
@@ -298,7 +299,14 @@ def test_help_breaks_no_word(chat):
         assert shown.ended() == 0
 
 
-@pytest.mark.parametrize("variables", [{"TERM": "dumb"}, {"NO_COLOR": "1"}, {}], ids=["dumb", "no colour", "plain"])
+@pytest.mark.parametrize(
+    "variables",
+    [
+        pytest.param({"TERM": "dumb"}, id="dumb", marks=pytest.mark.nightly),
+        pytest.param({"NO_COLOR": "1"}, id="no colour"),
+        pytest.param({}, id="plain", marks=pytest.mark.nightly),
+    ],
+)
 def test_where_nothing_is_drawn_there_are_no_escape_codes(chat, variables):
     with chat(*([] if variables else ["--plain"]), **variables) as shown:
         shown.wait_for("/help lists the commands")
@@ -336,7 +344,7 @@ IMPORTED = "import sys; from edgekv.cli.main import main; main(); "
 IMPORTED += "print('imported', *{'prompt_toolkit', 'markdown_it', 'pygments', 'asyncio'} & set(sys.modules), sep=':')"
 
 
-@pytest.mark.parametrize("variables", [{}, {"TERM": "dumb"}], ids=["plain", "dumb"])
+@pytest.mark.parametrize("variables", by_night([({},), ({"TERM": "dumb"},)], [({},)]), ids=["plain", "dumb"])
 def test_plain_chats_import_nothing_to_draw_with(model, variables):
     plain = [] if variables else ["--plain"]
     with screen([sys.executable, "-c", IMPORTED, "chat", "-m", model, *SMALL, *plain], **variables) as shown:

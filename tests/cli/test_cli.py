@@ -217,7 +217,9 @@ def test_interrupting_ask_exits_with_130(model, endless_book):
     assert output == errors == b""
 
 
-@pytest.mark.parametrize("isolated", [[], ["--isolated"]], ids=["here", "isolated"])
+@pytest.mark.parametrize(
+    "isolated", [pytest.param([], id="here", marks=pytest.mark.nightly), pytest.param(["--isolated"], id="isolated")]
+)
 def test_ctrl_c_in_chat_stops_the_reply_and_keeps_the_session(model, endless_book, isolated):
     """On a terminal: Ctrl-C while a prompt is read gives its file back, another line is answered, and /exit leaves."""
     main, terminal = pty.openpty()

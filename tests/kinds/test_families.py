@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from diagonals import by_night
+from evicting import OF_EACH_KIND
 from own_cache import own_cache
 
 from edgekv.errors import ConfigError

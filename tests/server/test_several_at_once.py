@@ -96,7 +96,10 @@ def test_each_is_told_what_it_is_told_alone(application, open_server):
     assert len({choice["message"]["content"] for choice in together}) > 6
 
 
-@pytest.mark.parametrize("quantization", ["Q8_0", pytest.param("F16", marks=pytest.mark.nightly), "F32"])
+@pytest.mark.parametrize(
+    "quantization",
+    ["Q8_0", pytest.param("F16", marks=pytest.mark.nightly), pytest.param("F32", marks=pytest.mark.nightly)],
+)
 def test_eight_greedy_clients_are_told_the_same_at_once_and_one_at_a_time_with_any_block(open_server, quantization):
     """Prompts are shorter and longer than a block, so their tokens are decoded with few others and with many."""
     bodies = [
