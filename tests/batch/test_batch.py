@@ -524,6 +524,7 @@ def test_results_are_lines_of_ascii(answer, tmp_path):
     assert json.loads(line.decode("ascii"))["custom_id"] == "ä\ud800"
 
 
+@pytest.mark.nightly
 @FAR
 def test_one_worker_may_have_layers_on_a_server(answer, opened):
     requests = REQUESTS[:5]

@@ -130,7 +130,9 @@ def test_a_closed_standard_input_is_none(ask):
     refused(ask("-f", "-", "What?", closed=True), "standard input holds nothing;")
 
 
-@pytest.mark.parametrize("closed", [0, 1, 2])
+@pytest.mark.parametrize(
+    "closed", [pytest.param(0, marks=pytest.mark.nightly), 1, pytest.param(2, marks=pytest.mark.nightly)]
+)
 def test_a_closed_stream_ends_no_command(model, closed):
     command = [*COMMAND, "chat", "-m", str(model), *SMALL, "--max-tokens", "2", "Hello"]
     done = subprocess.run(
@@ -145,7 +147,7 @@ def test_a_closed_stream_ends_no_command(model, closed):
 
 @pytest.mark.parametrize(
     ("proc", "number"),
-    [("/proc", signal.SIGKILL), ("/no/such/folder", signal.SIGTERM)],
+    [pytest.param("/proc", signal.SIGKILL, marks=pytest.mark.nightly), ("/no/such/folder", signal.SIGTERM)],
     ids=["nameless", "named"],  # what is gone at a kill is gone at an end, too
 )
 def test_a_signal_leaves_no_copy_behind(model, tmp_path, number, proc):

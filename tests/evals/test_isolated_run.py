@@ -79,7 +79,7 @@ def measured(tiny_model, tmp_path):
     return measured
 
 
-@pytest.mark.parametrize("focus", ["off", "question"])
+@pytest.mark.parametrize("focus", [pytest.param("off", marks=pytest.mark.nightly), "question"])
 def test_a_process_of_its_own_answers_the_same_and_tells_what_it_took(measured, focus):
     where = {"policies": ("full", "keydiff"), "focus": (focus,), "params": {"needles": (2,)}}
     here, under = measured(**where), measured(**where, memory="2GiB")

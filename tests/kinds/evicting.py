@@ -47,8 +47,7 @@ def architecture_of(name):
 
 RUN = [name for name in FAMILIES if not architecture_of(name).refused]
 
-# Many layers of the kinds that others have with few; llama.cpp knows these models by the number. test_families.py runs
-# them every time, others at night.
+# Many layers of the kinds that others have with few; llama.cpp knows these models by the number.
 DEEP = ("exaone4", "gemma3n")
 SHALLOW = [name for name in RUN if name not in DEEP]
 
@@ -60,7 +59,14 @@ OF_EACH_STATE = ("phi3", "gemma3", "gpt-oss", "llama4", "gemma4", "deepseek2", "
 OF_EACH_STATE += ("mamba2", "lfm2", "lfm2-windows", "granitehybrid", "qwen3next", "falcon-h1")
 # Those, and families whose scores have a cap, and whose keys turn in part or in sections: what edgekv branches on.
 OF_EACH_KIND = (*OF_EACH_STATE, "gemma2", "glm4moe", "minicpm3", "qwen2vl")
-BY_STATE = [name if name in OF_EACH_STATE else pytest.param(name, marks=pytest.mark.nightly) for name in RUN]
+
+
+def by_turns(k):
+    """Families of which the day has every third kind of state, from the k-th on.
+
+    Each test of sessions takes another k. An eviction, a recall and a save are tested with each kind by day.
+    """
+    return [name if name in OF_EACH_STATE[k::3] else pytest.param(name, marks=pytest.mark.nightly) for name in RUN]
 
 
 def heads_of(name):

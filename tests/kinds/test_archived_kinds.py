@@ -7,7 +7,7 @@ import tempfile
 import numpy as np
 import pytest
 from diagonals import by_night, diagonal
-from evicting import HEADS, OF_EACH_STATE, RUN, architecture_of, by_layer, heads_of
+from evicting import HEADS, OF_EACH_STATE, RUN, architecture_of, by_layer, by_turns, heads_of
 from exactness import error
 from own_cache import own_cache
 from recorded import recorded_runtime
@@ -110,7 +110,7 @@ def test_turned_keys_that_all_come_back_meet_the_same_distances(family_model, na
     assert max(map(error, found, expected)) < SHORT_BATCHES
 
 
-@pytest.mark.parametrize("name", OF_EACH_STATE)
+@pytest.mark.parametrize("name", by_turns(1))
 def test_sessions_of_every_kind_come_back_from_the_disk_and_fork(family_model, name):
     """Archived rows by their positions, windows and states whole."""
     options = OPTIONS | {"block": 32, "archive": "1MiB", "reposition": "never", "swap_memory": 0}

@@ -14,7 +14,7 @@ from edgekv.testing.models.families import FAMILIES, make_family
 N_TOKENS = 300
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", by_night([(name,) for name in FAMILIES], [(name,) for name in OF_EACH_KIND]))
 def test_llama_cpp_runs_it(family_model, name):
     tokens = np.random.default_rng(1).integers(3, 250, N_TOKENS).tolist()
     with own_cache(family_model(name), n_cells=512) as run:

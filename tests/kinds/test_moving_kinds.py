@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from evicting import BY_STATE, HEADS
+from evicting import HEADS, by_turns
 
 import edgekv
 from edgekv.memory import process
@@ -12,7 +12,7 @@ CELLS = 320
 TEXT = "the old house by the river stood empty since the flood of that year " * 9
 
 
-@pytest.mark.parametrize("name", BY_STATE)
+@pytest.mark.parametrize("name", by_turns(2))
 def test_cells_are_given_up_and_come_back(family_model, name, monkeypatch):
     monkeypatch.setattr(process, "resident_bytes", lambda: 0)  # other tests may have grown this process
     with edgekv.Runtime(family_model(name), memory="4GiB", budget=CELLS, block=32, threads=1, probe_tokens=16) as rt:

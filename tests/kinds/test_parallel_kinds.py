@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from at_once import alone, joined_steps, together
-from evicting import SHALLOW, architecture_of
+from diagonals import by_night
+from evicting import OF_EACH_STATE, SHALLOW, architecture_of
 
 import edgekv
 from edgekv.binding.model import Model
@@ -14,6 +15,8 @@ TEXT = "the old house by the river stood empty since the flood of that year " * 
 OPTIONS = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "probe_tokens": 16}
 SHARING = [name for name in SHALLOW if architecture_of(name).kind in ("plain", "latent")]
 
+OTHERS = [(name,) for name in SHALLOW if name not in SHARING]
+
 
 def conversation(session, i):
     """Read a text of its own; return the reply, and what the session holds then."""
@@ -21,7 +24,7 @@ def conversation(session, i):
     return "".join(session.chat(f"What is there {i}?", max_tokens=16)), session.n_past, session.budgets()
 
 
-@pytest.mark.parametrize("name", SHARING)
+@pytest.mark.parametrize("name", by_night([(name,) for name in SHARING], [(name,) for name in OF_EACH_STATE]))
 def test_sessions_at_once_say_what_each_says_alone(family_model, name, monkeypatch):
     monkeypatch.setattr(Model, "is_end", lambda model, token: False)
     sizes = joined_steps(monkeypatch)
@@ -32,7 +35,7 @@ def test_sessions_at_once_say_what_each_says_alone(family_model, name, monkeypat
         assert found == [alone(runtime, i, conversation) for i in range(2)]
 
 
-@pytest.mark.parametrize("name", [name for name in SHALLOW if name not in SHARING])
+@pytest.mark.parametrize("name", by_night(OTHERS, [(name,) for name in OF_EACH_STATE]))
 def test_windows_and_states_are_of_one_session_at_a_time(family_model, name):
     """A server asks such a model one thing at a time, without being told."""
     path = family_model(name)

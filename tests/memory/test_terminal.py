@@ -147,7 +147,7 @@ def test_inspect_takes_little_more_for_a_long_text(tiny_model, tmp_path):
         ("ask", "xterm"),
         ("chat", "xterm"),
         pytest.param("chat", "dumb", marks=pytest.mark.nightly),
-        ("inspect", "xterm"),
+        pytest.param("inspect", "xterm", marks=pytest.mark.nightly),
     ],
 )
 def test_nothing_is_imported_after_the_plan(tiny_model, text, tmp_path, command, term):

@@ -24,7 +24,7 @@ MATCHES = [
     {"reposition": "always"},
     {"prompt_lookup": "on"},
     {"threads": 3, "block": 96, "ubatch": 24},
-    {"isolated": True},
+    pytest.param({"isolated": True}, marks=pytest.mark.nightly),
 ]
 
 

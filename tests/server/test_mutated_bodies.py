@@ -12,7 +12,7 @@ import httpx
 import pytest
 from asgi import JSON
 
-N_MUTATIONS = 120
+N_MUTATIONS = 60
 SCHEMA = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
 TALK = [
     {"role": "user", "content": "One"},
@@ -134,5 +134,5 @@ def test_nothing_that_is_wrong_with_a_body_is_a_failure_of_the_server(server, pa
             error = answer.json()["error"]
             assert len(error if path.startswith("/api/") else error["message"]) > 10
     found = Counter(answer.status_code for answer in answers)
-    assert found[200] > 5
-    assert found[400] > 25
+    assert found[200] > 2
+    assert found[400] > 12

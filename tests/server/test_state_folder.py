@@ -22,7 +22,7 @@ SHOWN = ("written_bytes", "bytes")
 pytestmark = pytest.mark.usefixtures("talkative")
 
 
-@pytest.fixture(params=["archive", "whole", "isolated"])
+@pytest.fixture(params=["archive", "whole", pytest.param("isolated", marks=pytest.mark.nightly)])
 def options(request):
     """Options of a server that keeps its conversations as they grow, whole after each reply, or by a worker."""
     return {"archive": ARCHIVED, "whole": {}, "isolated": ARCHIVED | {"isolated": True}}[request.param]
