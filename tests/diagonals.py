@@ -6,6 +6,9 @@ from itertools import groupby
 
 import pytest
 
+# whether a runtime is in a worker process: by day those of test_worker.py and of the fixture `runtime` are
+HERE_BY_DAY = [False, pytest.param(True, marks=pytest.mark.nightly)]
+
 
 def diagonal(firsts, seconds, n=1, whole=()):
     """Pairs of each of the first with n of the second, which stand in turn beside them, or with all if in `whole`."""

@@ -42,7 +42,9 @@ def chat(model, lines, *options):
 # ---- commands ----
 
 
-@pytest.mark.parametrize("isolated", [[], ["--isolated"]], ids=["here", "isolated"])
+@pytest.mark.parametrize(
+    "isolated", [[], pytest.param(["--isolated"], marks=pytest.mark.nightly)], ids=["here", "isolated"]
+)
 def test_a_chat_goes_on_where_it_was_left(model, isolated):
     """The second half says what it says in a chat that was never left."""
     whole = chat(model, "Hello\nAnd then?\n", *isolated).stdout

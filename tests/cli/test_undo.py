@@ -28,7 +28,9 @@ def chat(model, lines, *options):
     return result.stdout.split("\n")[:-1], result.stderr
 
 
-@pytest.mark.parametrize("isolated", [[], ["--isolated"]], ids=["here", "isolated"])
+@pytest.mark.parametrize(
+    "isolated", [[], pytest.param(["--isolated"], marks=pytest.mark.nightly)], ids=["here", "isolated"]
+)
 def test_what_is_undone_was_never_said(model, isolated):
     options = ["--seed", "5", "--temp", "0", *isolated]
     plain = chat(model, "Hello\nWhy?\n", *options)

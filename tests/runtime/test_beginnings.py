@@ -6,7 +6,7 @@ import os
 import threading
 
 import pytest
-from diagonals import diagonal
+from diagonals import HERE_BY_DAY, diagonal
 from small import words
 
 import edgekv
@@ -80,7 +80,7 @@ def test_a_text_is_read_in_the_same_blocks_without_a_question(open_runtime):
 
 
 @pytest.mark.usefixtures("talkative")
-@pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])
+@pytest.mark.parametrize("isolated", HERE_BY_DAY, ids=["here", "isolated"])
 @pytest.mark.parametrize("budget", [64, 512], ids=["evicts", "fits"])
 def test_a_system_message_is_read_once(open_runtime, isolated, budget):
     say = {"role": "system", "content": SYSTEM}

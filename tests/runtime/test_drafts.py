@@ -184,6 +184,7 @@ def test_no_draft_is_longer_than_its_tokens_round_alike(model, drafting, monkeyp
     assert max(lengths) == longest
 
 
+@pytest.mark.nightly
 def test_so_it_is_in_a_worker(model):
     plain, ours = (replies(model, prompt_lookup, isolated=True)[0] for prompt_lookup in ("off", "on"))
     assert ours[0] == plain[0]

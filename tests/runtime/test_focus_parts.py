@@ -92,6 +92,7 @@ def test_parts_need_a_runtime_with_focus(open_runtime):
         session.read(words(60), focus=["a", "b"])
 
 
+@pytest.mark.nightly
 def test_a_worker_reads_with_the_same_parts(open_runtime, path):
     def kept(**options):
         with open_runtime(**options) as runtime, runtime.session() as session:

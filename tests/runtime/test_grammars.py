@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import jsonschema
 import pytest
+from diagonals import HERE_BY_DAY
 from hostile_schemas import HEAVY, HOSTILE
 from small import SETTINGS, words
 
@@ -326,7 +327,7 @@ def cramped(tiny_model):
     return cramped
 
 
-@pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])
+@pytest.mark.parametrize("isolated", HERE_BY_DAY, ids=["here", "isolated"])
 def test_cells_are_given_up_for_the_first_grammar(cramped, isolated):
     with cramped(isolated=isolated) as rt, rt.session() as session, rt.session() as beside:
         opened = rt.plan

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from diagonals import HERE_BY_DAY
 from small import words
 
 import edgekv
@@ -387,7 +388,7 @@ def test_loading(open_told, tmp_path, own_cells):
 # ---- one moment each ----
 
 
-@pytest.fixture(params=[False, True], ids=["here", "isolated"])
+@pytest.fixture(params=HERE_BY_DAY, ids=["here", "isolated"])
 def roomy(request, small_model, talkative):
     with edgekv.Runtime(small_model, **ROOMY, isolated=request.param) as runtime:
         yield runtime

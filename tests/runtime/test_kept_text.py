@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from diagonals import HERE_BY_DAY
 from small import words
 
 import edgekv
@@ -19,7 +20,7 @@ def by_character(runs):
     return [(character, shade) for text, shade in runs for character in text]
 
 
-@pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])
+@pytest.mark.parametrize("isolated", HERE_BY_DAY, ids=["here", "isolated"])
 @pytest.mark.parametrize("policy", ["keydiff", "snapkv+ada"])
 def test_shades_are_those_of_the_heads(open_runtime, monkeypatch, policy, isolated):
     """Also where the log is read in several pieces, of heads of different lengths, and while another session rests."""

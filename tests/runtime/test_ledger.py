@@ -59,7 +59,7 @@ def test_sessions_without_the_cells_hold_what_they_take_in_memory(model):
         assert held(rt)["swap"] < 2.5 * CELLS * rt.plan.cell_bytes
 
 
-@pytest.mark.parametrize("named", [None, 8 * MIB])
+@pytest.mark.parametrize("named", [pytest.param(None, marks=pytest.mark.nightly), 8 * MIB])
 def test_sessions_go_to_the_disk_before_cells_go(model, named):
     with opened(model, swap_memory=named) as rt:
         plan = rt.plan

@@ -65,6 +65,7 @@ def test_pieces_are_the_texts_that_they_are_without(local_runtime):
         assert said(noted, logprobs=0) == text
 
 
+@pytest.mark.nightly
 def test_the_worker_gives_the_same(open_runtime):
     found = []
     for isolated in (False, True):

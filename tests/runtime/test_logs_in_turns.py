@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from diagonals import HERE_BY_DAY
 from open_files import spoil
 from small import words
 from test_rewinding import DRAWN, log_of, say, state
@@ -53,7 +54,7 @@ def test_sessions_that_take_turns_keep_their_own_logs(open_runtime, tmp_path, is
             assert all(len(log_of(session)) == session.n_past for session in sessions)
 
 
-@pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])
+@pytest.mark.parametrize("isolated", HERE_BY_DAY, ids=["here", "isolated"])
 def test_a_session_is_loaded_beside_others(open_runtime, tmp_path, isolated):
     """The loaded session has its file's log. The session that had the cells goes on as if nothing came between."""
     with open_runtime(isolated=isolated) as runtime:
@@ -137,7 +138,7 @@ def test_a_checkpoint_that_a_session_rests_in_is_lost(open_runtime):
 
 
 @pytest.mark.usefixtures("talkative")
-@pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])
+@pytest.mark.parametrize("isolated", HERE_BY_DAY, ids=["here", "isolated"])
 def test_a_turn_that_ends_while_others_have_the_cells_has_its_checkpoint(open_runtime, isolated):
     """The checkpoint is taken when the session has its cells again, before anything else is read."""
     with open_runtime(isolated=isolated) as runtime:

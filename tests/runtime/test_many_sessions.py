@@ -113,6 +113,7 @@ def test_drafts_look_up_what_their_own_session_read(open_tight):
         assert not histories[1].startswith(histories[0])
 
 
+@pytest.mark.nightly
 @pytest.mark.two_processes
 def test_an_isolated_runtime_has_many_too(open_runtime, open_tight):
     """Random weights may end a reply at once; nobody is talkative in the worker."""

@@ -65,7 +65,10 @@ def test_sessions_at_once_say_and_hold_what_each_does_alone(open_parallel, joine
 
 
 @pytest.mark.usefixtures("talkative")
-@pytest.mark.parametrize("quantization", ["Q4_0", pytest.param("Q8_0", marks=pytest.mark.nightly), "F16"])
+@pytest.mark.parametrize(
+    "quantization",
+    ["Q4_0", pytest.param("Q8_0", marks=pytest.mark.nightly), pytest.param("F16", marks=pytest.mark.nightly)],
+)
 def test_eight_greedy_replies_are_the_same_at_once_and_alone_with_any_block(open_parallel, joined, quantization):
     """Prompts are shorter and longer than a block of 32, so their tokens are decoded with few others and with many."""
 

@@ -8,7 +8,7 @@ import os
 
 import numpy as np
 import pytest
-from diagonals import diagonal
+from diagonals import HERE_BY_DAY, diagonal
 from open_files import LISTS_FILES, n_open, spoil
 from small import SETTINGS, words
 from test_snapshot import Steps, held
@@ -314,7 +314,7 @@ def test_a_return_that_is_cancelled_stands_where_it_came_to(logged):
 
 
 @pytest.mark.usefixtures("talkative")
-@pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])
+@pytest.mark.parametrize("isolated", HERE_BY_DAY, ids=["here", "isolated"])
 def test_a_history_is_read_from_where_it_differs(open_runtime, isolated):
     """A chat that is resent: longer by a turn, with another last message, and with another first one."""
 

@@ -10,6 +10,7 @@ from dataclasses import asdict
 
 import pytest
 from asgi import fetched
+from diagonals import HERE_BY_DAY
 
 from edgekv.errors import SessionError
 from edgekv.server.ceiling_signals import CeilingSignals
@@ -91,7 +92,7 @@ def test_it_takes_a_key(guarded, open_server):
         assert "edgekv serve --api-key" in answer.json()["error"]["message"]
 
 
-@pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])
+@pytest.mark.parametrize("isolated", HERE_BY_DAY, ids=["here", "isolated"])
 def test_a_runtime_that_is_opened_again_has_the_ceiling(open_server, isolated):
     """Two workers measure themselves, and differ by some pages, each of which is four cells here."""
     with open_server(api_keys=("key",), options={"isolated": isolated, "budget": 1500}) as application:

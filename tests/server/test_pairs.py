@@ -7,6 +7,7 @@ import json
 
 import pytest
 from asgi import fetched, said
+from diagonals import HERE_BY_DAY
 
 ASKED = {"role": "user", "content": "What is the weather in Oslo?"}
 DRAWN = {"temperature": 2, "seed": 5, "max_tokens": 120, "min_p": 0}
@@ -17,7 +18,7 @@ FUNCTION = {"type": "function", "function": {"name": "weather", "parameters": PA
 FORMAT = {"type": "json_schema", "name": "cities", "schema": CITIES}
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["here", "isolated"])
+@pytest.fixture(scope="module", params=HERE_BY_DAY, ids=["here", "isolated"])
 def ask(open_server, request):
     """A function from an address and a body to the answer."""
     with open_server(options={"isolated": request.param, "budget": 512}) as application:

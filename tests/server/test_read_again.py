@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from asgi import fetched
+from diagonals import HERE_BY_DAY
 
 pytestmark = pytest.mark.usefixtures("talkative")
 
@@ -22,7 +23,7 @@ APIS = {
 }
 
 
-@pytest.fixture(params=[False, True], ids=["here", "isolated"], scope="module")
+@pytest.fixture(params=HERE_BY_DAY, ids=["here", "isolated"], scope="module")
 def application(open_server, request):
     """A server with room for all of a conversation."""
     with open_server(options={"isolated": request.param, "budget": 900, "block": BLOCK}) as made:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from asgi import fetched
+from diagonals import HERE_BY_DAY
 from history_steps import noted_steps
 from test_chat_completions import GREEDY, PATH
 from waiting import until
@@ -56,7 +57,7 @@ def idle(application):
         time.sleep(0.01)
 
 
-@pytest.fixture(params=[False, True], ids=["here", "isolated"])
+@pytest.fixture(params=HERE_BY_DAY, ids=["here", "isolated"])
 def application(open_server, request, tmp_path):
     with open_server(sessions=3, state_dir=tmp_path, options={"isolated": request.param, "budget": 900}) as made:
         yield made

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from asgi import fetched
+from diagonals import HERE_BY_DAY
 from test_chat_completions import GREEDY, PATH
 
 pytestmark = pytest.mark.usefixtures("talkative")
@@ -31,7 +32,7 @@ def asked(application, question, **wishes):
     return told(application, ("user", f"{TEXT}\n\n{question}"), **wishes)
 
 
-@pytest.fixture(params=[False, True], ids=["here", "isolated"])
+@pytest.fixture(params=HERE_BY_DAY, ids=["here", "isolated"])
 def application(open_server, request):
     with open_server(options=FORGETTING | {"isolated": request.param}) as made:
         yield made
