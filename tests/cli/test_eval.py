@@ -58,6 +58,7 @@ def test_brackets_in_names_are_shown_as_they_are(run):
     assert "[/b]" in done.stdout
 
 
+@pytest.mark.nightly
 def test_a_killed_run_goes_on_where_it_was(run, rows, tiny_model, tmp_path):
     arguments = [*NEEDLE, "--samples", "12"]
     whole = run(*arguments, "--results", "whole.jsonl").stdout

@@ -118,6 +118,7 @@ def test_ctrl_c_while_the_header_comes(hub):
         assert (process.communicate(timeout=LIMIT_S), process.returncode) == ((b"", b""), 130)
 
 
+@pytest.mark.nightly
 def test_a_system_without_links_holds_the_file_once(hub, monkeypatch):
     monkeypatch.setenv("HF_HUB_DISABLE_SYMLINKS", "1")  # is read when the library is imported
     path = Path(run_program("pull", f"{REPO}:q8_0").stdout.strip())
@@ -161,7 +162,7 @@ def large(hub, tiny_model):
 
 @pytest.mark.parametrize(
     "family",
-    [None, "lfm2", "gemma3", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("mamba2", "gpt-oss"))],
+    [None, *(pytest.param(name, marks=pytest.mark.nightly) for name in ("lfm2", "gemma3", "mamba2", "gpt-oss"))],
 )
 def test_a_remote_model_is_planned_as_a_local_one(hub, large, family, tmp_path):
     if family is not None:

@@ -185,6 +185,7 @@ def test_streamed_weights_take_two_slots(ask, text, resident):
     assert memory["parts"]["slots"] < 8 << 20
 
 
+@pytest.mark.nightly
 def test_tables_of_embeddings_take_the_rows_that_are_looked_up(ask, tmp_path, text):
     spec = dataclasses.replace(SHAPES["smollm2-135m"], n_layer=4, tied=False)
     words = make_vocabulary("bpe", spec.vocab_size)

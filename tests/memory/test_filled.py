@@ -52,6 +52,7 @@ def test_many_threads_take_what_a_plan_counts_for_them(memory_ceiling, tiny_mode
     assert settled(off, most - middle) < most - middle
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("kv_type", "stored_types"),
     by_night(

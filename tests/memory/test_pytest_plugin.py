@@ -119,6 +119,7 @@ def test_run(memory_ceiling):
     ).assert_outcomes(passed=1)
 
 
+@pytest.mark.nightly
 def test_outcomes_and_output_come_through(run):
     result = run(
         """

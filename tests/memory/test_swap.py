@@ -51,6 +51,7 @@ def test_shared_beginnings_stay_in_the_plan(memory_ceiling, default_model):
     assert ended.peak_bytes <= found["planned"] <= 190 * MIB
 
 
+@pytest.mark.nightly
 def test_sessions_rest_in_what_a_plan_leaves_free(memory_ceiling, default_model):
     options = {"memory": "200MiB", "budget": 128, "block": 64, "kv_type": "f16", "threads": 1, "focus": False}
     options |= {"swap_bytes": 0}

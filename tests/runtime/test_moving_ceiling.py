@@ -7,7 +7,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from diagonals import by_night
+from diagonals import HERE_BY_DAY, by_night
 from moved_ceilings import mapped
 from small import words
 
@@ -41,7 +41,7 @@ def reply(session, text="and then", n=8, **options):
     return "".join(session.ask(text, max_tokens=n, sampling=GREEDY, **options))
 
 
-@pytest.mark.parametrize("isolated", [False, True])
+@pytest.mark.parametrize("isolated", HERE_BY_DAY)
 def test_cells_are_given_up_and_come_back(model, isolated):
     with opened(model, isolated=isolated) as rt, rt.session() as session:
         opened_with = rt.plan
@@ -117,7 +117,7 @@ def test_a_ceiling_moves_between_two_pieces(model, parallel):
         assert reply(other)
 
 
-@pytest.mark.parametrize("isolated", [False, True])
+@pytest.mark.parametrize("isolated", HERE_BY_DAY)
 def test_a_ceiling_moves_in_the_midst_of_a_text(model, isolated):
     with opened(model, isolated=isolated) as rt, rt.session() as session, ThreadPoolExecutor(1) as others:
         moves = []

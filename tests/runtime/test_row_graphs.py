@@ -78,18 +78,13 @@ STAGED = ["keydiff(anchor=median)", "snapkv(pool_rows=on)"]
 KV_TYPES = ["f16", "q8_0", "q4_0"]
 PROBED = diagonal(["keydiff", "snapkv", "tova", "h2o", "snapkv+critical+ada", "h2o+ada"], ["f16", "q8_0"])
 CASES = diagonal(SCORED + WITHOUT_ROWS + STAGED, KV_TYPES, whole=["keydiff", "snapkv"])
-EACH_GRAPH = [  # each part of a graph, and each way that it ends
-    "keydiff",
+EACH_GRAPH = [  # parts of a graph that the policies of SAME_CASES have not, which leave the same bytes as the host
     "keydiff(anchor=pairwise)",
     "keydiff(rope=off, kernel=15, metric=dot)",
-    "l2norm(kernel=5)",
     "snapkv(window=40, kernel=61, aggregate=max)",
-    "tova",
     "ahakv(r=20, floor=off)",
     "h2o+fastcaote",
     "snapkv(window=20)+caote+critical",
-    "sink",
-    "snapkv(pool_rows=on)",
 ]
 HEADS = {"n_layer": 2, "n_head_kv": 2}
 UNEVEN_HEADS = {name: UNEVEN[name] for name in HEADS}
@@ -171,7 +166,7 @@ def test_graphs_and_host_leave_the_same_bytes(tiny_model, stage, by_host, spec, 
     assert by_graphs.crossed_bytes > 0 == by_graphs.staged_layers
 
 
-@pytest.mark.parametrize(("spec", "kv_type"), by_night(SHARED_CASES, SHARED_CASES[::2]))
+@pytest.mark.parametrize(("spec", "kv_type"), by_night(SHARED_CASES, SHARED_CASES[-2:]))
 def test_heads_that_share_keep_what_the_reference_keeps(uneven_model, stage, spec, kv_type):
     stage("graphs")
     test_kept_sets.test_heads_that_share_keep_what_the_reference_keeps(uneven_model, spec, kv_type)
@@ -246,7 +241,10 @@ def test_keys_are_turned_back(tiny_model, stage, reposition, kv_type):
     test_before_rope.test_rows_are_turned_back_from_where_they_are_now(tiny_model, reposition, kv_type)
 
 
-@pytest.mark.parametrize("name", ["smollm3", "glm4moe", "qwen2vl", "deepseek2", "gemma3"])
+@pytest.mark.parametrize(
+    "name",
+    by_night([("smollm3",), ("glm4moe",), ("qwen2vl",), ("deepseek2",), ("gemma3",)], [("qwen2vl",), ("deepseek2",)]),
+)
 def test_keys_of_every_model_are_turned_back(tmp_path, stage, name):
     """Keys that no graph turns are copied to the host."""
     stage("graphs")
@@ -286,7 +284,7 @@ def test_queries_of_a_probe_score(tiny_model, uneven_model, stage, spec, kv_type
         pytest.param("snapkv", {}, marks=pytest.mark.nightly),
         ("snapkv(window=64, kernel=61, aggregate=max)", {"kv_type": "q4_0"}),
         ("snapkv(window=9)", {"reposition": "always"}),
-        ("snapkv+critical+ada", {}),
+        pytest.param("snapkv+critical+ada", {}, marks=pytest.mark.nightly),
         pytest.param("tova+caote", {"kv_type": "q8_0"}, marks=pytest.mark.nightly),
         pytest.param("h2o+ada", {}, marks=pytest.mark.nightly),
         ("ahakv", {}),

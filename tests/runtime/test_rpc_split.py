@@ -82,7 +82,8 @@ def kept(session):
     "where",
     [
         {},
-        {"gpu_layers": 4, "reposition": "always"},  # three layers and the output matrix
+        # three layers and the output matrix
+        pytest.param({"gpu_layers": 4, "reposition": "always"}, marks=pytest.mark.nightly),
         pytest.param({"gpu_layers": 1}, marks=pytest.mark.nightly),
         pytest.param({"tensor_split": [1, 0]}, marks=pytest.mark.nightly),
     ],
@@ -125,6 +126,7 @@ def test_cells_are_those_of_one_process(model, servers, text_file, options):
     assert np.mean(shared) >= 0.9
 
 
+@pytest.mark.nightly
 def test_evicted_tokens_come_back_from_an_archive(model, servers, tmp_path):
     """Rows of both servers. There every head gets equally many cells, and here those whose tokens are best get more.
 
@@ -153,6 +155,7 @@ def test_evicted_tokens_come_back_from_an_archive(model, servers, tmp_path):
     assert len(lengths[1]) == 1
 
 
+@pytest.mark.nightly
 def test_a_saved_session_whose_heads_differ_goes_on_where_all_have_equally_many(model, servers, tmp_path):
     setting = SETTING | {"policy": "sink", "reposition": "never", "archive": "64MiB"}
     with edgekv.Runtime(model, **setting) as rt, rt.session() as session:
@@ -180,6 +183,7 @@ def test_other_kinds_of_memory_lie_there_too(tmp_path, servers, family):
     assert_equal(*found)
 
 
+@pytest.mark.nightly
 def test_sessions_take_turns_and_are_saved(model, servers, tmp_path):
     with edgekv.Runtime(model, rpc=servers, isolated=True, **SETTING) as rt:
         with rt.session(history=True) as one, rt.session() as two:
@@ -287,6 +291,7 @@ def kill(server):
     server.wait(LIMIT_S)
 
 
+@pytest.mark.nightly
 def test_a_server_that_goes_while_a_text_is_read(model, servers, capfd):
     with lent_device() as (address, server):
         rpc = [servers[0], address]

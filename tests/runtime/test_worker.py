@@ -516,6 +516,7 @@ def test_a_frozen_program_is_its_own_worker(runtime, tiny_model, tmp_path):
     assert (done.stdout, done.stderr) == ("True 3\n", "")
 
 
+@pytest.mark.nightly
 @scripts
 def test_a_frozen_program_that_is_not_prepared_is_not_started_again(tiny_model, tmp_path):
     done = run_frozen(tmp_path, "", tiny_model(n_layer=2, n_ctx_train=2048), "")

@@ -8,6 +8,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from diagonals import HERE_BY_DAY
 from small import words
 
 import edgekv
@@ -36,7 +37,7 @@ def opened(model, monkeypatch):
     made[0].close()
 
 
-@pytest.mark.parametrize("isolated", [False, True])
+@pytest.mark.parametrize("isolated", HERE_BY_DAY)
 def test_cells_go_under_pressure_and_come_back(opened, isolated, caplog):
     rt = opened(yields=0.04, isolated=isolated)
     whole = rt.memory
