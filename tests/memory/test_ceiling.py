@@ -107,7 +107,7 @@ def test_shared_budgets_take_the_bytes_of_even_ones(ask, text):
     options = ["--budget", "384", "--max-tokens", "8", "--no-focus", "--archive", "off", "--threads", "1"]
 
     def growth():
-        even, shared = (ask(text(600), *options, "--policy", policy) for policy in ("snapkv", "snapkv+pyramid+ada"))
+        even, shared = (ask(text(700), *options, "--policy", policy) for policy in ("snapkv", "snapkv+pyramid+ada"))
         budgets = {n for layer in even["budgets"] for n in layer}
         assert budgets == {384}
         assert shared["kv_bytes"] == even["kv_bytes"] == (384 + 128) * 23_040
