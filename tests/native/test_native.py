@@ -116,7 +116,7 @@ def test_program(programs, name, model, kv_type, tiny_model):
 
 @pytest.mark.parametrize(("name", "model", "kv_type"), list(matrix(["unit"], FAILING)))
 def test_every_allocation_fails_in_turn(programs, name, model, kv_type, tiny_model):
-    """This takes longer than all other tests of a cache together."""
+    """Allocations that fail in turn take longer than all other tests of a cache together."""
     run(programs / name, tiny_model(**MODELS[model]), kv_type, "failures")
 
 

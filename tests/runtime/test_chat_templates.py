@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from diagonals import HERE_BY_DAY
 from vocabularies import write_vocabulary
 
 import edgekv
@@ -116,7 +117,7 @@ HELLO = [{"role": "system", "content": "Be brief."}, {"role": "user", "content":
 SETTINGS = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1}
 
 
-@pytest.mark.parametrize("isolated", [False, True])
+@pytest.mark.parametrize("isolated", HERE_BY_DAY)
 def test_a_template_of_a_file_takes_the_place_of_the_models(tiny_model, tmp_path, monkeypatch, isolated):
     path = tiny_model(n_layer=2, n_ctx_train=2048)
     Path(tmp_path, "own.jinja").write_text(OWN)
@@ -158,7 +159,7 @@ def test_files_that_hold_no_template_are_refused(tiny_model, tmp_path):
             edgekv.Runtime(path, chat_template=file, **SETTINGS)
 
 
-@pytest.mark.parametrize("isolated", [False, pytest.param(True, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("isolated", HERE_BY_DAY)
 def test_reasoning_is_asked_for_or_left_out_where_a_template_can(tiny_model, tmp_path, isolated):
     path, file = tiny_model(n_layer=2, n_ctx_train=2048), tmp_path / "own.jinja"
     macro = "{% macro end() %}{% if enable_thinking == false %}<none>{% endif %}{% endmacro %}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from diagonals import HERE_BY_DAY
 
 import edgekv
 from edgekv import Infill
@@ -50,7 +51,7 @@ def reply(runtime, history, **further):
 
 
 @pytest.mark.parametrize("files", [(), FILES], ids=["alone", "files"])
-@pytest.mark.parametrize("isolated", [False, True])
+@pytest.mark.parametrize("isolated", HERE_BY_DAY)
 def test_a_gap_is_the_tokens_that_the_model_has_for_it(code_model, files, isolated):
     with edgekv.Runtime(code_model, isolated=isolated, **OPTIONS) as runtime:
         gap, tokens = Infill(BEFORE, AFTER, files), expected(runtime, BEFORE, AFTER, files)

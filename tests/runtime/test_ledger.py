@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import pytest
+from diagonals import HERE_BY_DAY
 from small import words
 
 import edgekv
@@ -36,7 +37,7 @@ def read(rt, n, **settings):
     return sessions
 
 
-@pytest.mark.parametrize("isolated", [False, True])
+@pytest.mark.parametrize("isolated", HERE_BY_DAY)
 def test_every_part_of_the_plan_has_an_owner(model, isolated):
     with opened(model, isolated=isolated) as rt, rt.session() as session:
         session.read(words(50), focus=False)

@@ -10,7 +10,7 @@ import threading
 import tracemalloc
 
 import pytest
-from diagonals import by_night, diagonal
+from diagonals import HERE_BY_DAY, by_night, diagonal
 from small import SETTINGS, words
 from waiting import until
 
@@ -217,7 +217,7 @@ def test_without_room_nobody_changes(open_runtime, monkeypatch):
         assert figures(session) == before
 
 
-@pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])
+@pytest.mark.parametrize("isolated", HERE_BY_DAY, ids=["here", "isolated"])
 def test_a_second_session_works_by_default(open_runtime, monkeypatch, tmp_path, isolated):
     """The first one lies on the disk, in a file without a name, as memory has no room."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -542,7 +542,7 @@ def test_what_is_closed_while_another_thread_reads_its_text_says_so(tiny_model, 
         assert isinstance(errors[0], edgekv.SessionError), errors
 
 
-@pytest.mark.parametrize("isolated", [False, True])
+@pytest.mark.parametrize("isolated", HERE_BY_DAY)
 def test_a_runtime_is_closed_while_sessions_rest(open_runtime, tmp_path, isolated):
     with open_runtime(swap_dir=tmp_path, isolated=isolated) as rt:
         one, other = rt.session(), rt.session()

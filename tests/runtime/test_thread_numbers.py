@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from diagonals import HERE_BY_DAY
 
 import edgekv
 from edgekv.cells.decoder import ThreadTuner
@@ -34,7 +35,7 @@ def test_logits_do_not_depend_on_it(tiny_model, quantization, kv_type):
     assert np.array_equal(logits_of(path, [2, 1, 3], kv_type=kv_type), expected)
 
 
-@pytest.mark.parametrize("isolated", [False, True])
+@pytest.mark.parametrize("isolated", HERE_BY_DAY)
 def test_replies_are_the_same_while_it_changes(tiny_model, monkeypatch, talkative, isolated):
     """Another number of threads decodes every second token; a worker, a process of its own, changes nothing."""
     path = tiny_model(**SHAPE, quantization="Q8_0")
