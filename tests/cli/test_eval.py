@@ -97,6 +97,7 @@ def test_json_says_what_was_measured(run, focus):
     assert all(0 <= line["low"] <= line["mean"] <= line["high"] <= 1 and line["n"] == 2 for line in table)
 
 
+@pytest.mark.nightly
 def test_a_ceiling_adds_speed_and_peak_to_the_table(run):
     asked = ("needle", "--policy", "keydiff", "--samples", "1", *SMALL)
     columns = ("first tenth tok/s", "last / first", "peak MiB", "growth")

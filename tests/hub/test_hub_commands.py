@@ -200,6 +200,7 @@ def test_a_header_longer_than_one_request(hub, tmp_path, monkeypatch):
     assert hub.sent_bytes == fetched
 
 
+@pytest.mark.nightly
 def test_the_planning_process_holds_no_hub(hub):
     script = (
         "import sys, edgekv; edgekv.plan('hf:tiny/llama-GGUF:q8_0', memory='1GiB'); "
@@ -224,6 +225,7 @@ def test_what_was_pulled_is_planned_without_the_hub(hub):
     assert plan["model"] == str(find_model(REPO))
 
 
+@pytest.mark.nightly
 def test_an_isolated_plan_of_a_remote_model(hub):
     plan = edgekv.plan(f"hf:{REPO}:q8_0", memory="4GiB", isolated=True)
     assert str(plan.model) == f"hf:{REPO}:tiny-llama-Q8_0.gguf"
