@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import groupby
+from collections import defaultdict
 
 import pytest
 
@@ -31,25 +31,26 @@ def leave_to_the_night(items):
     Each NAME is that of a parameter, or several names in one string, with commas between them, whose values belong
     together. The day has each value of each NAME at least once, and the night the other items.
     """
-    for function, of_function in groupby(items, key=lambda item: item.nodeid.partition("[")[0]):
-        family = [item for item in of_function if item.get_closest_marker("nightly") is None]
-        found = family[0].get_closest_marker("each_by_day") if family else None
-        if found is None:
-            continue
-        try:
-            kept = covering([values_of(item, found.args) for item in family])
-        except (AttributeError, KeyError) as error:
-            raise pytest.UsageError(
-                f"{function}: each_by_day names parameters of the test, not {found.args}"
-            ) from error
+    families = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("each_by_day") and not item.get_closest_marker("nightly"):
+            families[item.nodeid.partition("[")[0]].append(item)
+    for family in families.values():
+        kept = covering([values_of(item) for item in family])
         for i, item in enumerate(family):
             if i not in kept:
                 item.add_marker(pytest.mark.nightly)
 
 
-def values_of(item, names):
-    """Return what the day has to show of an item: each of `names`, with its values as they are written."""
-    return {(each, *(repr(item.callspec.params[name]) for name in each.split(","))) for each in names}
+def values_of(item):
+    """Return what the day has to show of an item: each NAME of its marker, with its values as they are written."""
+    names, params = (
+        item.get_closest_marker("each_by_day").args,
+        getattr(item, "callspec", None) and item.callspec.params,
+    )
+    if not params or not names or not {name for each in names for name in each.split(",")} <= params.keys():
+        raise pytest.UsageError(f"{item.nodeid}: each_by_day names parameters of the test, not {names}")
+    return {(each, *(repr(params[name]) for name in each.split(","))) for each in names}
 
 
 def covering(cases):
