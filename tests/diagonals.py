@@ -44,11 +44,9 @@ def leave_to_the_night(items):
 
 def values_of(item):
     """Return what the day has to show of an item: each NAME of its marker, with its values as they are written."""
-    names, params = (
-        item.get_closest_marker("each_by_day").args,
-        getattr(item, "callspec", None) and item.callspec.params,
-    )
-    if not params or not names or not {name for each in names for name in each.split(",")} <= params.keys():
+    names = item.get_closest_marker("each_by_day").args
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    if not names or not {name for each in names for name in each.split(",")} <= params.keys():
         raise pytest.UsageError(f"{item.nodeid}: each_by_day names parameters of the test, not {names}")
     return {(each, *(repr(params[name]) for name in each.split(","))) for each in names}
 
