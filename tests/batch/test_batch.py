@@ -148,6 +148,7 @@ def test_slots_and_workers_are_two_ways(answer, opened, tmp_path):
         opened()
 
 
+@pytest.mark.nightly
 def test_a_batch_that_shares_steps_goes_on_where_it_was(answer, opened, tmp_path):
     whole, _ = answer(REQUESTS, "whole.jsonl", parallel=3)
     with opened(parallel=3) as batch:

@@ -183,7 +183,7 @@ def test_heads_that_share_are_left_the_same_bytes(uneven_model, stage, by_host, 
     assert by_graphs.crossed_bytes > 0 == by_graphs.staged_layers
 
 
-@pytest.mark.parametrize("spec", STAGED)
+@pytest.mark.parametrize("spec", by_night([(spec,) for spec in STAGED], [(STAGED[0],)]))
 def test_what_has_no_graph_is_scored_in_a_copy_and_said(tiny_model, stage, spec):
     path = tiny_model(**SHAPE, n_ctx_train=1024)
     *expected, copied = read(path, "copies", stage, spec, "q8_0")
@@ -270,7 +270,7 @@ def test_turned_keys_need_not_cross(tiny_model, stage, by_host, kv_type, bound):
 
 @pytest.mark.parametrize(
     ("spec", "kv_type"),
-    by_night(PROBED, [case for case in PROBED if case[0] in ("snapkv", "h2o", "snapkv+critical+ada")]),
+    by_night(PROBED, [case for case in PROBED if case[0] in ("h2o", "snapkv+critical+ada")]),
 )
 def test_queries_of_a_probe_score(tiny_model, uneven_model, stage, spec, kv_type):
     """Also again, turned to where the probe would come after the next block."""
@@ -298,9 +298,10 @@ def test_parts_of_a_probe_score(tiny_model, uneven_model, stage, spec, options):
     test_kept_sets.test_each_part_of_a_probe_keeps_what_it_needs(tiny_model, uneven_model, spec, options)
 
 
-@pytest.mark.each_by_day("shape", "kv_type")
-@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
-@pytest.mark.parametrize("shape", ["llama", "qwen3"])
+@pytest.mark.parametrize(
+    ("shape", "kv_type"),
+    by_night([("llama", "f16"), ("llama", "q8_0"), ("qwen3", "f16"), ("qwen3", "q8_0")], [("qwen3", "q8_0")]),
+)
 def test_queries_turn_with_the_keys(tiny_model, stage, shape, kv_type):
     stage("graphs")
     test_reposition.test_queries_that_are_there_already_are_turned_with_the_keys(tiny_model, shape, kv_type)
@@ -356,8 +357,7 @@ def crossed_at_an_eviction(tiny_model, stage, how, policy, kv_type):
         ("keydiff", "q8_0", 0.02),
         pytest.param("snapkv(aggregate=max)", "f16", 0.02, marks=pytest.mark.nightly),
         pytest.param("ahakv", "f16", 0.03, marks=pytest.mark.nightly),
-        ("snapkv+caote", "f16", 0.06),
-        # parts of the graphs above
+        pytest.param("snapkv+caote", "f16", 0.06, marks=pytest.mark.nightly),
         pytest.param("keydiff", "f16", 0.01, marks=pytest.mark.nightly),
         pytest.param("keydiff(rope=off)", "f16", 0.02, marks=pytest.mark.nightly),
         pytest.param("snapkv", "f16", 0.02, marks=pytest.mark.nightly),
@@ -371,7 +371,13 @@ def test_scores_cross_and_rows_do_not(tiny_model, stage, policy, kv_type, share)
     assert 0 < graphs <= share * copies
 
 
-@pytest.mark.parametrize("spec", ["keydiff", "l2norm", "tova", "snapkv(window=40)", "snapkv(window=40, aggregate=max)"])
+@pytest.mark.parametrize(
+    "spec",
+    by_night(
+        [("keydiff",), ("l2norm",), ("tova",), ("snapkv(window=40)",), ("snapkv(window=40, aggregate=max)",)],
+        [("l2norm",), ("snapkv(window=40, aggregate=max)",)],
+    ),
+)
 def test_rows_that_are_no_numbers_are_told_and_nothing_is_evicted(tiny_model, stage, spec):
     stage("graphs")
     path = tiny_model(**SHAPE, n_ctx_train=1024)
