@@ -28,6 +28,7 @@ configure_for() { # BUILD ARCHITECTURE_OF_GGML
 native() { # BUILD PROCESSOR PYTEST_ARGUMENT...
     echo "native tests of $1, on $2:"
     QEMU_CPU=$2 native_tests "$1" "${@:3}"
+    QEMU_CPU=$2 native_tests "$1" "${@:3}" -m nightly -k "alone and sanitized"
 }
 
 if [[ " ${parts[*]} " = *" native "* ]]; then
