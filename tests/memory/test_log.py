@@ -26,7 +26,7 @@ def test_a_log_does_not_grow_the_process(memory_ceiling, tiny_model):
     options = {"memory": "1GiB", "budget": 64, "block": 256, "threads": 1, "archive": "off"}
     model = tiny_model(n_layer=1, n_ctx_train=2048)
     text = "the old house by the river " * 200
-    n_tokens, n_bytes = memory_ceiling("1GiB").run(grow, model, text, 120, **options).value
+    n_tokens, n_bytes = memory_ceiling("1GiB").run(grow, model, text, 200, **options).value
     n_logged = 4 * n_tokens
-    assert n_logged > MIB  # the peak of a process grows by some 300 KiB in any case, more or less at every run
+    assert n_logged > 2 * MIB  # the peak of a process grows by some 300 KiB in any case, more or less at every run
     assert n_bytes < n_logged // 2
