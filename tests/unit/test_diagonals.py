@@ -1,4 +1,4 @@
-"""What the day has of a test's cases: `tests/diagonals.py`."""
+"""Cases of a test by day and by night: `tests/diagonals.py`."""
 
 from __future__ import annotations
 
