@@ -289,6 +289,7 @@ def test_lines_fit_the_terminal(chat, columns):
         assert shown.ended() == 0
 
 
+@pytest.mark.nightly
 def test_help_breaks_no_word(chat):
     with chat(columns=40) as shown:
         shown.wait_for("/help lists", "0 tokens seen")

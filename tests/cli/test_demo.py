@@ -81,6 +81,7 @@ def test_readmes_first_command_answers_right(threads):
     assert FACT in printed.replace("\r\n", " ").lower()
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("default_model")
 def test_the_full_cache_of_its_text_does_not_fit_there():
     """Not even with the smallest block, in a type that is chosen, as README says."""

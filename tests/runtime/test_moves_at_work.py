@@ -72,7 +72,9 @@ def test_cells_of_a_conversation_that_was_closed_hold_up_no_move(model):
 
 
 @pytest.mark.each_by_day("settings", "at")
-@pytest.mark.parametrize("settings", [*KINDS, {"swap_memory": 0}, {"prompt_lookup": "on"}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [*KINDS, {"swap_memory": 0}, pytest.param({"prompt_lookup": "on"}, marks=pytest.mark.nightly)], ids=str
+)
 @pytest.mark.parametrize("at", [5, 14])
 def test_cells_that_a_read_lends_come_back_as_they_were(model, settings, at):
     """Others evict in the cells of a read. It reads and says what it does if no other is there."""
