@@ -34,7 +34,6 @@ def test_on_the_disk_sessions_need_no_room_in_memory(memory_ceiling, default_mod
     assert ended.peak_bytes <= found["planned"] < ended.peak_bytes + found["session"] / 2
 
 
-@pytest.mark.nightly
 def test_by_default_several_sessions_have_room_beside_cells_that_take_all_of_it(memory_ceiling, default_model):
     options = WHOLE | {"memory": "188MiB", "resident": 1}
     ended = memory_ceiling("188MiB").run(take_turns, default_model, 4 * TEXT, 3, **options)

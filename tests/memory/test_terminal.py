@@ -80,7 +80,7 @@ def chat(default_model, folder, ceiling, typed, *options, **variables):
 
 
 @pytest.mark.parametrize(
-    ("ceiling", "term"), by_night([(200, "xterm"), (244, "xterm"), (244, "dumb")], [(244, "xterm")])
+    ("ceiling", "term"), by_night([(200, "xterm"), (244, "xterm"), (244, "dumb")], [(200, "xterm"), (244, "xterm")])
 )
 def test_chat_stays_under_its_ceiling(default_model, text, tmp_path, ceiling, term):
     """With the line editor and Markdown under the higher ceiling, well above where they begin to fit, and without else.
