@@ -6,8 +6,15 @@ from collections import defaultdict
 
 import pytest
 
+
+def at_night(case):
+    """A case, a tuple of parameters or one alone, that is run at night."""
+    return pytest.param(*(case if isinstance(case, tuple) else [case]), marks=pytest.mark.nightly)
+
+
 # whether a runtime is in a worker process: by day those of test_worker.py and of the fixture `runtime` are
-HERE_BY_DAY = [False, pytest.param(True, marks=pytest.mark.nightly)]
+HERE_BY_DAY = [False, at_night(True)]
+COMMANDS_HERE_BY_DAY = [[], at_night(["--isolated"])]
 
 
 def diagonal(firsts, seconds, n=1, whole=()):
@@ -21,8 +28,8 @@ def diagonal(firsts, seconds, n=1, whole=()):
 
 
 def by_night(cases, daily):
-    """Cases, tuples of parameters, of which those that are not in `daily` are run at night alone."""
-    return [pytest.param(*case, marks=[] if case in daily else pytest.mark.nightly) for case in cases]
+    """Cases, of which those that are not in `daily` are run at night alone."""
+    return [case if case in daily else at_night(case) for case in cases]
 
 
 def leave_to_the_night(items):

@@ -176,7 +176,7 @@ SEVERAL = {"budget": 1024, "block": 256}
 
 @pytest.mark.parametrize(
     "options",
-    by_night([({"budget": 64},), ({"budget": 1024},), (SEVERAL,)], [({"budget": 64},), (SEVERAL,)]),
+    by_night([{"budget": 64}, {"budget": 1024}, SEVERAL], [{"budget": 64}, SEVERAL]),
     ids=["evicts", "fits", "a block is several decodes"],
 )
 def test_without_focus_a_request_says_what_it_says_alone(answer, tiny_model, options):

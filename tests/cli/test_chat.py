@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from command import COMMAND, SMALL, run_here, words
-from diagonals import by_night
+from diagonals import COMMANDS_HERE_BY_DAY, by_night
 
 pytest.importorskip("prompt_toolkit", reason="the extra chat is not installed")
 pytest.importorskip("pyte")
@@ -100,9 +100,7 @@ def exercised(shown, book, folder):
     assert (folder / "said.md").read_text().startswith("## User\n\nHello\n\n## Assistant")
 
 
-@pytest.mark.parametrize(
-    "isolated", [[], pytest.param(["--isolated"], marks=pytest.mark.nightly)], ids=["here", "isolated"]
-)
+@pytest.mark.parametrize("isolated", COMMANDS_HERE_BY_DAY, ids=["here", "isolated"])
 def test_every_command(chat, text_file, tmp_path, isolated):
     with chat(*isolated, columns=160) as shown:
         exercised(shown, text_file(words(200)), tmp_path)
@@ -233,7 +231,7 @@ def interrupt_at_rest(shown):
     shown.interrupt()
 
 
-@pytest.mark.parametrize("plain", by_night([([],), (["--plain"],)], [([],)]), ids=["drawn", "plain"])
+@pytest.mark.parametrize("plain", by_night([[], ["--plain"]], [[]]), ids=["drawn", "plain"])
 def test_ctrl_c_at_the_prompt_drops_the_line_and_then_leaves(chat, plain):
     with chat(*plain, program=ENDLESS) as shown:
         shown.wait_for("/help lists the commands", "\n>")
@@ -345,7 +343,7 @@ IMPORTED = "import sys; from edgekv.cli.main import main; main(); "
 IMPORTED += "print('imported', *{'prompt_toolkit', 'markdown_it', 'pygments', 'asyncio'} & set(sys.modules), sep=':')"
 
 
-@pytest.mark.parametrize("variables", by_night([({},), ({"TERM": "dumb"},)], [({},)]), ids=["plain", "dumb"])
+@pytest.mark.parametrize("variables", by_night([{}, {"TERM": "dumb"}], [{}]), ids=["plain", "dumb"])
 def test_plain_chats_import_nothing_to_draw_with(model, variables):
     plain = [] if variables else ["--plain"]
     with screen([sys.executable, "-c", IMPORTED, "chat", "-m", model, *SMALL, *plain], **variables) as shown:

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from command import SMALL, run_here, run_program, words
+from diagonals import COMMANDS_HERE_BY_DAY
 
 import edgekv
 
@@ -62,7 +63,7 @@ def test_nothing_to_continue_is_refused_before_the_model_is_loaded(base):
     assert result.stderr.startswith("edgekv: there is nothing to continue")
 
 
-@pytest.mark.parametrize("isolated", [[], pytest.param(["--isolated"], marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("isolated", COMMANDS_HERE_BY_DAY)
 def test_a_template_of_a_file_has_base_models_answer(base, tmp_path, isolated):
     template = tmp_path / "own.jinja"
     template.write_text("{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}[assistant]")

@@ -13,6 +13,7 @@ import time
 import pytest
 from children import LIMIT_S, started
 from command import run_here, words
+from diagonals import COMMANDS_HERE_BY_DAY
 
 COMMAND = [sys.executable, "-m", "edgekv"]
 SMALL = ["--memory", "4GiB", "--budget", "64", "--block", "32", "--threads", "1", "--max-tokens", "3"]
@@ -52,9 +53,7 @@ def refused(result, words):
     assert json.loads(result.stdout)["error"]["message"].startswith(words)
 
 
-@pytest.mark.parametrize(
-    "isolated", [[], pytest.param(["--isolated"], marks=pytest.mark.nightly)], ids=["here", "isolated"]
-)
+@pytest.mark.parametrize("isolated", COMMANDS_HERE_BY_DAY, ids=["here", "isolated"])
 def test_what_can_be_read_once_is_read_as_a_file_is(ask, book, tmp_path, isolated):
     """A named pipe, a descriptor as `<(...)` gives it, and /dev/stdin."""
     whole = prompt_tokens(ask("-f", book, "What?", *isolated))

@@ -14,6 +14,7 @@ import click
 import pytest
 from children import LIMIT_S, started
 from command import COMMAND, KILLED, SMALL, run_here
+from diagonals import COMMANDS_HERE_BY_DAY
 from terminal import Terminal
 
 import edgekv
@@ -42,9 +43,7 @@ def chat(model, lines, *options):
 # ---- commands ----
 
 
-@pytest.mark.parametrize(
-    "isolated", [[], pytest.param(["--isolated"], marks=pytest.mark.nightly)], ids=["here", "isolated"]
-)
+@pytest.mark.parametrize("isolated", COMMANDS_HERE_BY_DAY, ids=["here", "isolated"])
 def test_a_chat_goes_on_where_it_was_left(model, isolated):
     """The second half says what it says in a chat that was never left."""
     whole = chat(model, "Hello\nAnd then?\n", *isolated).stdout

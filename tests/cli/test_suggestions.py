@@ -28,9 +28,7 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize(
-    "model", by_night([(model,) for model in SUGGESTED], [(SUGGESTED[0],), (SUGGESTED[-1],)]), ids=lambda it: it.name
-)
+@pytest.mark.parametrize("model", by_night(SUGGESTED, [SUGGESTED[0], SUGGESTED[-1]]), ids=lambda it: it.name)
 def test_an_outline_is_a_model_of_these_dimensions(model, tmp_path):
     write_outline(tmp_path / "outline.gguf", model)
     header = read_header(tmp_path / "outline.gguf")

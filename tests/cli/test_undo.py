@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 from command import COMMAND, SMALL, run_here, run_program, words
+from diagonals import COMMANDS_HERE_BY_DAY
 from wheel_environment import CHECKOUT
 
 import edgekv
@@ -28,9 +29,7 @@ def chat(model, lines, *options):
     return result.stdout.split("\n")[:-1], result.stderr
 
 
-@pytest.mark.parametrize(
-    "isolated", [[], pytest.param(["--isolated"], marks=pytest.mark.nightly)], ids=["here", "isolated"]
-)
+@pytest.mark.parametrize("isolated", COMMANDS_HERE_BY_DAY, ids=["here", "isolated"])
 def test_what_is_undone_was_never_said(model, isolated):
     options = ["--seed", "5", "--temp", "0", *isolated]
     plain = chat(model, "Hello\nWhy?\n", *options)

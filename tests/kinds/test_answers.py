@@ -19,7 +19,7 @@ QUESTIONS = (Question("What is blue?", ("sea",), max_tokens=2), Question("Who ca
 KINDS = ("gemma3", "gpt-oss", "lfm2", "mamba2", "deepseek2", "gemma3n")
 
 
-@pytest.mark.parametrize("name", by_night([(name,) for name in KINDS], [("gemma3",), ("mamba2",), ("deepseek2",)]))
+@pytest.mark.parametrize("name", by_night(KINDS, ["gemma3", "mamba2", "deepseek2"]))
 def test_answers_have_a_likelihood_under_full_few_and_chosen_cells(family_model, tmp_path, name):
     text = tmp_path / "text.txt"
     text.write_text("The sea was blue, and nobody came. The old house stood empty that year. " * 3)

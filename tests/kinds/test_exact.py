@@ -102,10 +102,10 @@ def test_what_evicts_nothing_is_llama_cpps_own_cache(family_model, name, block):
     assert_close(found, expected, whole_tiles=block >= 64, short=short)
 
 
-ATTENDING = [(name,) for name in RUN if HEADS[name]]
+ATTENDING = [name for name in RUN if HEADS[name]]
 
 
-@pytest.mark.parametrize("name", by_night(ATTENDING, [(name,) for name in WHOLE]))
+@pytest.mark.parametrize("name", by_night(ATTENDING, WHOLE))
 def test_one_wrong_cell_is_noticed(family_model, name):
     """The cell that a head attends to most, gone from the last block: the logits move by more than the limit."""
     path, tokens = family_model(name), tokens_of()
@@ -136,7 +136,7 @@ def test_evicted_cells_are_as_if_masked(family_model, name, policy):
 
 
 # How rows are stored does not depend on the family: one of each width.
-@pytest.mark.parametrize("name", by_night(ATTENDING, [(name,) for name in (*WHOLE, "minicpm3")]))
+@pytest.mark.parametrize("name", by_night(ATTENDING, (*WHOLE, "minicpm3")))
 def test_quantised_rows_of_evicted_cells_too(family_model, name):
     path, tokens = family_model(name), tokens_of()
     found, routes, visible, wrong = evicted(name, path, tokens, "snapkv", "q8_0")
@@ -150,10 +150,10 @@ def test_quantised_rows_of_evicted_cells_too(family_model, name):
     assert distance(found, own(wrong, "q8_0", tie=math.inf)) > WRONG * limit
 
 
-MOVED = [(name,) for name in RUN if HEADS[name] and architecture_of(name).repositions]
+MOVED = [name for name in RUN if HEADS[name] and architecture_of(name).repositions]
 
 
-@pytest.mark.parametrize("name", by_night(MOVED, [(name,) for name in OF_EACH_KIND]))
+@pytest.mark.parametrize("name", by_night(MOVED, OF_EACH_KIND))
 def test_moved_keys_meet_the_same_distances(family_model, name):
     """A head that keeps the newest tokens alone has its keys moved as a whole, which no distance shows."""
     path, tokens = family_model(name), tokens_of()

@@ -14,7 +14,7 @@ from edgekv.testing.models.families import FAMILIES, make_family
 N_TOKENS = 300
 
 
-@pytest.mark.parametrize("name", by_night([(name,) for name in FAMILIES], [(name,) for name in OF_EACH_KIND[::2]]))
+@pytest.mark.parametrize("name", by_night(FAMILIES, OF_EACH_KIND[::2]))
 def test_llama_cpp_runs_it(family_model, name):
     tokens = np.random.default_rng(1).integers(3, 250, N_TOKENS).tolist()
     with own_cache(family_model(name), n_cells=512) as run:
@@ -32,7 +32,7 @@ def test_the_same_arguments_give_the_same_bytes(tmp_path):
     assert first.read_bytes() == again.read_bytes() != other.read_bytes()
 
 
-@pytest.mark.parametrize("name", by_night([(name,) for name in FAMILIES], [(name,) for name in OF_EACH_KIND[1::2]]))
+@pytest.mark.parametrize("name", by_night(FAMILIES, OF_EACH_KIND[1::2]))
 def test_quantised_weights_load_too(tmp_path, name):
     path = make_family(tmp_path / "model.gguf", name, quantization="Q8_0")
     with own_cache(path, n_cells=256) as run:

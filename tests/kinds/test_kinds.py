@@ -116,7 +116,7 @@ def test_what_fails_changes_neither_cells_nor_states(runtime, device, n_calls, n
     np.testing.assert_array_equal(found, logits(runtime))
 
 
-@pytest.mark.parametrize("name", by_night([(name,) for name in SOME], [(name,) for name in SOME[::2]]))
+@pytest.mark.parametrize("name", by_night(SOME, SOME[::2]))
 def test_a_snapshot_goes_on_to_the_bit(family_model, name):
     """Also once windows have gone round their ring, where the next token goes to the same cell as without one."""
     tokens = tokens_of(720, seed=9)

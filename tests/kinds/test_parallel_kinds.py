@@ -15,7 +15,7 @@ TEXT = "the old house by the river stood empty since the flood of that year " * 
 OPTIONS = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "probe_tokens": 16}
 SHARING = [name for name in SHALLOW if architecture_of(name).kind in ("plain", "latent")]
 
-OTHERS = [(name,) for name in SHALLOW if name not in SHARING]
+OTHERS = [name for name in SHALLOW if name not in SHARING]
 
 
 def conversation(session, i):
@@ -24,7 +24,7 @@ def conversation(session, i):
     return "".join(session.chat(f"What is there {i}?", max_tokens=16)), session.n_past, session.budgets()
 
 
-@pytest.mark.parametrize("name", by_night([(name,) for name in SHARING], [(name,) for name in OF_EACH_STATE]))
+@pytest.mark.parametrize("name", by_night(SHARING, OF_EACH_STATE))
 def test_sessions_at_once_say_what_each_says_alone(family_model, name, monkeypatch):
     monkeypatch.setattr(Model, "is_end", lambda model, token: False)
     sizes = joined_steps(monkeypatch)
@@ -35,7 +35,7 @@ def test_sessions_at_once_say_what_each_says_alone(family_model, name, monkeypat
         assert found == [alone(runtime, i, conversation) for i in range(2)]
 
 
-@pytest.mark.parametrize("name", by_night(OTHERS, [(name,) for name in OF_EACH_STATE]))
+@pytest.mark.parametrize("name", by_night(OTHERS, OF_EACH_STATE))
 def test_windows_and_states_are_of_one_session_at_a_time(family_model, name):
     """A server asks such a model one thing at a time, without being told."""
     path = family_model(name)

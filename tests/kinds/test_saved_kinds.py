@@ -65,9 +65,7 @@ def test_a_new_process_says_the_next_100_tokens(family_model, go_on, tmp_path, p
 
 
 @pytest.mark.usefixtures("talkative")
-@pytest.mark.parametrize(
-    "name", by_night([("gemma3",), ("llama4",), ("lfm2",), ("mamba2",), ("gpt-oss",)], [("llama4",), ("lfm2",)])
-)
+@pytest.mark.parametrize("name", by_night(["gemma3", "llama4", "lfm2", "mamba2", "gpt-oss"], ["llama4", "lfm2"]))
 def test_other_windows_and_fewer_cells(family_model, tmp_path, name):
     """Another block makes a ring of another size; a smaller budget evicts in a cache of its own."""
     path, forgetting = family_model(name), OPTIONS | {"archive": "off"}

@@ -158,7 +158,7 @@ def test_the_native_byte_counter_equals_the_estimate(tiny_model, policy, focus):
         assert cache.bookkeeping_bytes == estimate == rt.plan.parts.bookkeeping
 
 
-@pytest.mark.parametrize("name", by_night([("granitehybrid",), ("gemma3",), ("mamba2",)], [("granitehybrid",)]))
+@pytest.mark.parametrize("name", by_night(["granitehybrid", "gemma3", "mamba2"], ["granitehybrid"]))
 def test_windows_and_states_do_not_grow(ask, tmp_path, text, name):
     from edgekv.testing.models.families import make_family
 

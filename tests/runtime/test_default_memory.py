@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from command import run_here
+from diagonals import HERE_BY_DAY
 
 import edgekv
 from edgekv.memory.process import GroupLimit
@@ -47,7 +48,7 @@ def test_half_of_what_is_free_or_of_the_group(free, available, limit, expected):
     assert default_memory.most_default_bytes() == expected
 
 
-@pytest.mark.parametrize("isolated", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["here", "isolated"])
+@pytest.mark.parametrize("isolated", HERE_BY_DAY, ids=["here", "isolated"])
 def test_a_model_of_ones_own_has_its_trained_context(model, isolated):
     """The ceiling is lowered to what that takes; a size that is named stays as it is."""
     plan = edgekv.plan(model, isolated=isolated)

@@ -35,7 +35,7 @@ def assert_sound(cache, n_cells, n_past):
 DAILY = ["h2o"]  # what adds up: test_kept_sets.py generates with every policy
 
 
-@pytest.mark.parametrize("spec", by_night([(spec,) for spec in SPECS], [(spec,) for spec in DAILY]))
+@pytest.mark.parametrize("spec", by_night(SPECS, DAILY))
 def test_cells_and_memory_of_a_long_generation(tiny_model, spec, monkeypatch):
     """Sampled and fed token by token, past tokens that would end a reply; checked after every step."""
     path = tiny_model(**SHAPE)

@@ -26,7 +26,7 @@ def history(runtime, text, **options):
         return n_read, first, whole, say(session, "Another?", allow_loops=True), state(session)
 
 
-@pytest.mark.parametrize("isolated", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["here", "isolated"])
+@pytest.mark.parametrize("isolated", HERE_BY_DAY, ids=["here", "isolated"])
 def test_sessions_that_take_turns_keep_their_own_logs(open_runtime, tmp_path, isolated):
     """Token by token, and on the way back, by way of the disk."""
     texts = ["What was it?", "And who came then?"]
@@ -86,7 +86,7 @@ def test_a_session_with_a_log_begins_with_a_snapshot_that_has_one(open_runtime):
 
 
 @pytest.mark.usefixtures("talkative")
-@pytest.mark.parametrize("isolated", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["here", "isolated"])
+@pytest.mark.parametrize("isolated", HERE_BY_DAY, ids=["here", "isolated"])
 def test_sessions_with_logs_rest_where_there_is_no_room(open_runtime, isolated):
     """A session is swapped out as its newest checkpoint, so a switch takes no copy. Each session says what it says
     alone."""

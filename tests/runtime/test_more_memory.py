@@ -72,7 +72,7 @@ def check_shape(path, step):
     assert last.budget_cells > 2048 > first.budget_cells
 
 
-@pytest.mark.parametrize("model", by_night([(it,) for it in CHOSEN], [CHOSEN[:1]]), ids=lambda model: model.file_name)
+@pytest.mark.parametrize("model", by_night(CHOSEN, CHOSEN[:1]), ids=lambda model: model.file_name)
 def test_rising_ceilings(model, tmp_path):
     """With a small vocabulary, and closer only where another setting is chosen."""
     small = replace(model, tokenizer=Tokenizer(model.tokenizer.pre, 2_000, 500))

@@ -61,7 +61,7 @@ def test_cells_are_given_up_and_come_back(model, isolated):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems take pages back when memory is short")
-@pytest.mark.parametrize("kv_type", by_night([("f16",), ("q8_0",), ("q4_0",)], [("q8_0",)]))
+@pytest.mark.parametrize("kv_type", by_night(["f16", "q8_0", "q4_0"], ["q8_0"]))
 def test_the_memory_goes_back_to_the_system(tiny_model, kv_type):
     """Cells lie in anonymous pages. The others, and shares of them, move with what other processes map and read."""
     model = tiny_model(n_ctx_train=1 << 16, n_layer=8, n_head=4, n_head_kv=4, head_dim=128)

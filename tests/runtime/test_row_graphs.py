@@ -183,7 +183,7 @@ def test_heads_that_share_are_left_the_same_bytes(uneven_model, stage, by_host, 
     assert by_graphs.crossed_bytes > 0 == by_graphs.staged_layers
 
 
-@pytest.mark.parametrize("spec", by_night([(spec,) for spec in STAGED], [(STAGED[0],)]))
+@pytest.mark.parametrize("spec", by_night(STAGED, [STAGED[0]]))
 def test_what_has_no_graph_is_scored_in_a_copy_and_said(tiny_model, stage, spec):
     path = tiny_model(**SHAPE, n_ctx_train=1024)
     *expected, copied = read(path, "copies", stage, spec, "q8_0")
@@ -204,7 +204,7 @@ def test_rows_that_are_no_whole_words_move_in_a_copy(tiny_model, stage, by_host)
     assert work.staged_layers == 2 * work.evictions
 
 
-@pytest.mark.parametrize("kv_type", by_night([("f16",), ("q8_0",), ("q4_0",)], [("q8_0",)]))
+@pytest.mark.parametrize("kv_type", by_night(["f16", "q8_0", "q4_0"], ["q8_0"]))
 def test_every_kept_row_survives_every_move(tiny_model, stage, kv_type):
     """Also where more rows move than are listed at once."""
     stage("graphs")
@@ -243,7 +243,7 @@ def test_keys_are_turned_back(tiny_model, stage, reposition, kv_type):
 
 @pytest.mark.parametrize(
     "name",
-    by_night([("smollm3",), ("glm4moe",), ("qwen2vl",), ("deepseek2",), ("gemma3",)], [("qwen2vl",), ("deepseek2",)]),
+    by_night(["smollm3", "glm4moe", "qwen2vl", "deepseek2", "gemma3"], ["qwen2vl", "deepseek2"]),
 )
 def test_keys_of_every_model_are_turned_back(tmp_path, stage, name):
     """Keys that no graph turns are copied to the host."""
@@ -374,8 +374,8 @@ def test_scores_cross_and_rows_do_not(tiny_model, stage, policy, kv_type, share)
 @pytest.mark.parametrize(
     "spec",
     by_night(
-        [("keydiff",), ("l2norm",), ("tova",), ("snapkv(window=40)",), ("snapkv(window=40, aggregate=max)",)],
-        [("l2norm",), ("snapkv(window=40, aggregate=max)",)],
+        ["keydiff", "l2norm", "tova", "snapkv(window=40)", "snapkv(window=40, aggregate=max)"],
+        ["l2norm", "snapkv(window=40, aggregate=max)"],
     ),
 )
 def test_rows_that_are_no_numbers_are_told_and_nothing_is_evicted(tiny_model, stage, spec):
