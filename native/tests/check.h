@@ -9,14 +9,8 @@ inline int n_failed = 0;
 
 // Sanitizers find bad addresses and undefined arithmetic, for which one size of each way through a kernel is enough. The plain programs
 // compare the results of all sizes.
-#if defined(__SANITIZE_ADDRESS__)
+#ifdef EDGEKV_TESTS_SANITIZED
 inline constexpr bool is_sanitized = true;
-#elif defined(__has_feature)
-#    if __has_feature(address_sanitizer)
-inline constexpr bool is_sanitized = true;
-#    else
-inline constexpr bool is_sanitized = false;
-#    endif
 #else
 inline constexpr bool is_sanitized = false;
 #endif
