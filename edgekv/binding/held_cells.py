@@ -45,6 +45,11 @@ class HeldCells:
         library.call(name, self._handle, layer, head, positions.ctypes.data)
         return positions
 
+    def token_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
+        """Positions of the tokens held by one head, (n,) ascending, without a rest"""
+        positions = self.positions(layer, head)
+        return positions[positions >= 0]
+
     def rows(self, layer: int, head: int, *, values: bool = False) -> tuple[npt.NDArray[np.uint8], structs.Rows]:
         """Return one head's keys or values as stored, (n, row bytes), in the order of `positions`, and their format."""
         widest = max(self.shape.head_dim_k, self.shape.head_dim_v) * 4

@@ -110,8 +110,7 @@ class Conversation:
 
     def kept_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
         """True positions of the tokens that one (layer, KV head) still holds, (n,) ascending; a rest holds none."""
-        positions = self._swapped_in().cache.positions(layer, head)
-        return positions[positions >= 0]
+        return self._swapped_in().cache.token_positions(layer, head)
 
     def budgets(self) -> list[list[int]]:
         """Cells that the last eviction left, per layer and head; 0 before the first one."""
@@ -121,7 +120,7 @@ class Conversation:
         """Return the coverage: the number of heads that hold each token."""
         cache = self._swapped_in().cache
         archived = (0, 0) if self.state.archive is None else self.state.archive.positions
-        return Coverage.of((cache.positions(*at) for at in cache.heads), archived)
+        return Coverage.of((cache.token_positions(*at) for at in cache.heads), archived)
 
     def snapshot(self) -> Snapshot:
         """Copy the whole state. Raises CeilingError if the copy has no room."""

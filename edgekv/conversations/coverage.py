@@ -57,10 +57,10 @@ class Coverage:
 
     @classmethod
     def of(cls, held: Iterable[npt.NDArray[np.int32]], archived: tuple[int, int] = (0, 0)) -> Coverage:
-        """Return the coverage of heads. held: the positions that each head holds, taken one by one"""
+        """Return the coverage of heads. held: positions of the tokens that each head holds, taken one by one"""
         found = cls(0, np.empty(0, np.int32), np.empty(0, np.intp), archived)
         for positions in held:
-            found = found._with(positions[positions >= 0])  # not a rest
+            found = found._with(positions)
         return found
 
     def _with(self, held: npt.NDArray[np.int32]) -> Coverage:

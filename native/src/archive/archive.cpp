@@ -94,7 +94,7 @@ void edgekv_archive::find_first_turned(int32_t from) {
     std::vector<char>    room(SegmentFile::room(file_.heads().front().k));
     std::vector<int32_t> rope_positions(SegmentFile::n_tokens);
     for (int32_t p = from; p < end_ && first_turned_ == INT32_MAX;) {
-        const auto n = std::min<int32_t>(end_ - p, SegmentFile::n_tokens - p % static_cast<int32_t>(SegmentFile::n_tokens));
+        const auto n = std::min<int32_t>(end_ - p, SegmentFile::n_from(p));
         file_.read(0, false, p, static_cast<uint32_t>(n), room.data(), rope_positions.data());
         for (int32_t i = 0; i < n && first_turned_ == INT32_MAX; ++i) {
             first_turned_ = rope_positions[i] == p + i ? first_turned_ : p + i;
@@ -140,7 +140,7 @@ void edgekv_archive::take(const edgekv_cache & cache, uint32_t n_kept) {
     n_threads_ = cache.is_copied() ? cache.shape.n_threads : 1;
     try {
         for (int32_t p = end_; p < to;) {
-            const uint32_t n = std::min<uint32_t>(to - p, SegmentFile::n_tokens - static_cast<uint32_t>(p) % SegmentFile::n_tokens);
+            const uint32_t n = std::min<uint32_t>(to - p, SegmentFile::n_from(p));
             taken_.emplace_back(cache, rows, p, n);
             if (!cache.is_copied() || static_cast<uint32_t>(to - p) > n_kept) {
                 write();

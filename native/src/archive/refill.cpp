@@ -84,7 +84,7 @@ void refill(edgekv_cache & cache, const edgekv_archive & archive, uint32_t n) {
         writer.begin(pool);
         for (const bool values : { false, true }) {
             for (uint32_t done = 0; done < n;) {
-                const uint32_t left = SegmentFile::n_tokens - static_cast<uint32_t>(cache.n_past + static_cast<int32_t>(done)) % SegmentFile::n_tokens;
+                const uint32_t left = SegmentFile::n_from(cache.n_past + static_cast<int32_t>(done));
                 const Run      run  = { cache, archive, done, std::min(n - done, left), room.data(), rope_positions.data() };
                 each_head_of(cache.layers(), pool, [&](uint32_t il, uint32_t g) { run.load(il, g, values, writer); });
                 done += run.n;

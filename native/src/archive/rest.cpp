@@ -1,7 +1,10 @@
 #include "archive/rest.h"
 
+#include "archive/segment_file.h"
+
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 namespace edgekv {
 
@@ -57,12 +60,12 @@ void write_mean(const std::vector<double> & sums, uint32_t n, float * row) {
 Rest::Rest(uint32_t dim_k, uint32_t dim_v) : keys_(dim_k), values_(dim_v), change_(dim_k) {}
 
 void Rest::begin(int32_t begin, int32_t end, const std::vector<int32_t> & held, uint32_t n_most) {
-    constexpr int32_t n_tokens = EDGEKV_SEGMENT_TOKENS;
+    constexpr int32_t n_tokens = SegmentFile::n_tokens;
     every_                     = std::max(1u, static_cast<uint32_t>((end - 1) / n_tokens - begin / n_tokens + 1) / n_sampled);
     int64_t n_taken            = 0;
-    for (int32_t p = begin, next; p < end; p = next) {
-        next = std::min(end, (p / n_tokens + 1) * n_tokens);
-        n_taken += takes(p) ? next - p : 0;
+    for (int32_t p = begin, n; p < end; p += n) {
+        n = std::min<int32_t>(end - p, SegmentFile::n_from(p));
+        n_taken += takes(p) ? n : 0;
     }
     n_taken -= std::count_if(held.begin(), held.end(), [&](int32_t p) { return p >= begin && p < end && takes(p); });
     every_ = n_taken > n_most ? every_ : 1;
@@ -77,15 +80,17 @@ void Rest::add(bool values, const float * rows, size_t n) {
     for (size_t first = 0; first < dim; first += n_lanes) {
         const size_t n_left = std::min(n_lanes, dim - first);
         double       few[n_lanes] = {};
-        for (size_t i = 0; i < n && n_left == n_lanes; ++i) {
-            for (size_t k = 0; k < n_lanes; ++k) {
-                few[k] += rows[i * dim + first + k];
+        const auto   add_few = [&](auto n_few) {
+            for (size_t i = 0; i < n; ++i) {
+                for (size_t k = 0; k < n_few; ++k) {
+                    few[k] += rows[i * dim + first + k];
+                }
             }
-        }
-        for (size_t i = 0; i < n && n_left < n_lanes; ++i) {
-            for (size_t k = 0; k < n_left; ++k) {
-                few[k] += rows[i * dim + first + k];
-            }
+        };
+        if (n_left == n_lanes) {
+            add_few(std::integral_constant<size_t, n_lanes>());
+        } else {
+            add_few(n_left);
         }
         for (size_t k = 0; k < n_left; ++k) {
             sums[first + k] += few[k];

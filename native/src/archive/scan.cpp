@@ -161,19 +161,17 @@ void Scan::add_own(const ArchivedHead & head, const edgekv_queries & queries) {
 // Call f(p, n) for each segment's n keys of a head, or values that its rest takes, from position p on, which then lie in keys_.
 template <typename F>
 void Scan::each_tile(const edgekv_archive & archive, const ArchivedHead & head, bool values, bool first, F f) {
-    for (int32_t p = archive.begin(); p < archive.end();) {
-        const uint32_t left = SegmentFile::n_tokens - static_cast<uint32_t>(p) % SegmentFile::n_tokens;
-        const uint32_t n    = std::min<uint32_t>(left, static_cast<uint32_t>(archive.end() - p));
+    uint32_t n;
+    for (int32_t p = archive.begin(); p < archive.end(); p += static_cast<int32_t>(n)) {
+        n = std::min(SegmentFile::n_from(p), static_cast<uint32_t>(archive.end() - p));
         if (values && !head.rest->takes(p)) {
-            p += static_cast<int32_t>(n);
             continue;
         }
-        edgekv_rows    rows = values ? head.values : head.format;
-        rows.data           = archive.file().read(head.index, values, p, n, room_.data(), rope_.data(), first);
-        rows.n              = n;
+        edgekv_rows rows = values ? head.values : head.format;
+        rows.data        = archive.file().read(head.index, values, p, n, room_.data(), rope_.data(), first);
+        rows.n           = n;
         Rows(rows, values ? nullptr : head.undo, rope_.data()).read(0, n, keys_.data());
         f(p, n);
-        p += static_cast<int32_t>(n);
     }
 }
 

@@ -23,6 +23,7 @@ struct RowBytes {
 class SegmentFile {
   public:
     static constexpr uint32_t n_tokens = EDGEKV_SEGMENT_TOKENS; // of a segment
+    static uint32_t           n_from(int32_t p) { return n_tokens - static_cast<uint32_t>(p) % n_tokens; } // of the segment of p, from p on
 
     // begin: the first position that it will hold; its segment is the first one of the file, and lies there from byte `offset` on
     SegmentFile(int fd, std::vector<RowBytes> heads, int32_t begin, uint64_t offset = 0);
