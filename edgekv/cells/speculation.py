@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from edgekv.errors import SessionFileError
 from edgekv.store.log import TokenLog
 
 SHORTEST = 2  # newest tokens that must stand before a draft
@@ -104,26 +106,31 @@ class NgramProposer:
 
         It is the place before which the most tokens are the same as here, and the newest of several. A draft has as
         many tokens as are the same there, so drafts grow while a text is repeated, and are short again after a change.
-        A place that overlaps what follows it goes on as it began.
-
-        Raises SessionFileError if the log cannot be read.
+        A place that overlaps what follows it goes on as it began. A log that cannot be read has no such place: a reply
+        needs no draft.
         """
         searched = self.newest(WINDOW)
         newest = np.append(searched[-max(most, SHORTEST) + 1 :], np.int32(token))
         n_same, after = _longest_match(searched, newest)
         followed = np.append(searched[after : after + most], np.int32(token))
-        n_older = self._at[1] - len(searched)
-        if log is not None and n_older > 0:
-            end = min(self._older_end or n_older, n_older)
-            self._older_end = max(0, end - WINDOW)
-            for first, stop in ((max(0, self._found - most), self._found + 3 * most), (self._older_end, end)):
-                n_there, after = _longest_match(log.read(first, stop + len(newest)), newest)
-                if n_there > max(n_same, SHORTEST - 1):
-                    n_same, self._found = n_there, first + after
-                    followed = log.read(self._found, self._found + most)
+        if log is not None:
+            with contextlib.suppress(SessionFileError):
+                for first, stop in self._older(most, self._at[1] - len(searched)):
+                    n_there, after = _longest_match(log.read(first, stop + len(newest)), newest)
+                    if n_there > max(n_same, SHORTEST - 1):
+                        older = log.read(first + after, first + after + most)
+                        n_same, self._found, followed = n_there, first + after, older
         n = min(n_same, most) if n_same >= SHORTEST else 0
         drafted: list[int] = np.resize(followed, n).tolist()
         return drafted
+
+    def _older(self, most: int, n: int) -> tuple[tuple[int, int], ...]:
+        """Choose which of the first n tokens are searched this time. Returns the begin and end of each range."""
+        if n <= 0:
+            return ()
+        end = min(self._older_end or n, n)
+        self._older_end = max(0, end - WINDOW)
+        return (max(0, self._found - most), self._found + 3 * most), (self._older_end, end)
 
     def newest(self, n: int) -> npt.NDArray[np.int32]:
         """Return the newest n tokens, or all of them."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from edgekv.cells import speculation
 from edgekv.cells.speculation import MEASURE_AGAIN, SHORTEST, WINDOW, NgramProposer, SpeculationGate
+from edgekv.errors import SessionFileError
 from edgekv.store.log import TokenLog
 
 
@@ -130,6 +133,24 @@ def test_the_newest_of_equal_places_is_taken_though_the_log_has_older_ones(log, 
     history = NgramProposer()
     noted(log, history, [5, 6, 7, *range(100, 300), 5, 6, 8, *range(400, 420), 5])
     assert all(history.propose(6, 15, log) == [8, 400] for _ in range(10))
+
+
+@pytest.mark.parametrize("n_reads", [0, 1, 2])
+def test_a_log_that_cannot_be_read_offers_no_draft(log, monkeypatch, n_reads):
+    """After so many reads, of which the last finds what follows the place that agrees."""
+    monkeypatch.setattr(speculation, "WINDOW", 64)
+    history = NgramProposer()
+    noted(log, history, [1, 2, *range(100, 150), 5, 6, 7, *range(200, 270), 5])
+    reads = iter(range(n_reads))
+
+    def read(first, stop):
+        if next(reads, None) is None:
+            raise SessionFileError("the file of a log was cut")
+        return TokenLog.read(log, first, stop)
+
+    broken = SimpleNamespace(read=read)
+    assert history.propose(6, 3, broken) == []
+    assert history.propose(6, 3, log) == [7, 200, 201][:2]
 
 
 def decodes(gate, n, n_accepted, *, draft_s, plain_s=1.0, n_draft=3):
