@@ -13,7 +13,6 @@ from small import words
 from test_archive import HEADS, SPAN, rows_by_position, tokens_of
 from test_exactness import WRONG, assert_exact, error
 
-import edgekv
 from edgekv.binding.cache import CacheSnapshot
 from edgekv.binding.row_archive import RowArchive
 from edgekv.binding.snapshot_meta import CachedSource, SnapshotMeta
@@ -258,17 +257,3 @@ def with_budgets(compact):
         return compact(policy, budget, **given | {"budgets": [[2 * budget, 2 * budget // 3], [2 * budget // 3] * 2]})
 
     return divided_compact
-
-
-@pytest.mark.nightly
-def test_the_default_model_recalls_from_a_text_that_one_of_its_heads_holds(default_model):
-    """The default divides 256 cells a head so that one head has room for this text, eight times as many at most."""
-    lines = [f"On day {i} the miller ground {3 * i} sacks of wheat and walked home by the river." for i in range(1, 43)]
-    options = {"memory": "1GiB", "budget": 256, "threads": 1, "archive": "32MiB"}
-    with edgekv.Runtime(default_model, **options) as rt, rt.session() as session:
-        session.read("\n".join(lines))
-        "".join(session.chat("How many sacks did the miller grind on day 17?", max_tokens=4, sampling=GREEDY))
-        held = positions(rt.block_loop.cache).values()
-        assert 800 < session.n_past < 1200
-        assert list(range(session.n_past)) in held
-        assert session.stats.recalled_cells == 64
