@@ -109,8 +109,7 @@ def test_every_command(chat, text_file, tmp_path, isolated):
 
 @pytest.mark.nightly  # commands do not look at the model; tests/memory/test_terminal.py, too, has them with this one
 def test_every_command_with_the_default_model(chat, default_model, text_file, tmp_path):
-    options = ["-m", default_model, "--memory", "256MiB", "--threads", "1"]
-    with chat(*options, columns=160) as shown:
+    with chat("-m", default_model, *SMALL, columns=160) as shown:
         exercised(shown, text_file("The old house by the river was red. " * 20), tmp_path)
 
 
