@@ -55,7 +55,10 @@ class SessionRecord(HeldConversation):
         return cast(int, self._look("n_exceeded"))
 
     def budgets(self) -> list[list[int]]:
-        """Cells that the last eviction left in each head of each layer; 0 before the first eviction."""
+        """Cells that the last eviction left in each head of each layer; 0 before the first one.
+
+        Within a reply these are more than the budget, by what was recalled for it.
+        """
         return cast("list[list[int]]", self._call("budgets"))
 
     def turns(self, *, apart: bool = False) -> Iterator[Turn]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from edgekv.binding.cache import Cache
+from edgekv.binding.held_cells import HeadPositions
 from edgekv.errors import ArchiveError
 
 from .session_archive import Archive
@@ -42,7 +46,6 @@ def recalling(
     cache: Cache,
     probe: Callable[[], Generator[object, int, None]],
     n_cells: int,
-    rounds: int,
     goes_on: GoesOn,
 ) -> Generator[object, int, Recalled]:
     """Fill free cells of heads with rows that a probe's queries find.
@@ -57,13 +60,13 @@ def recalling(
         return done
     rows = archive.rows.archive
     try:
-        for i in range(rounds):
+        for i in range(ROUNDS):
             yield from probe()
             n_heads = n_left = rows.begin_recall(
                 cache, n_cells, before=BEFORE, after=AFTER, n_sink=N_SINK, with_rest=True
             )
             while n_left:
-                if not (yield from goes_on((i + 1) * n_heads - n_left, rounds * n_heads)):
+                if not (yield from goes_on((i + 1) * n_heads - n_left, ROUNDS * n_heads)):
                     return done._replace(is_whole=False)
                 n_left = rows.scan(cache.shape.n_threads)
             n_filled = rows.finish_recall(cache).n_cells
@@ -72,3 +75,9 @@ def recalling(
         archive.fail(error)
         return done._replace(n_cells=n_free - cache.n_free)
     return done
+
+
+def gained(before: Iterable[npt.NDArray[np.int32]], after: Iterable[npt.NDArray[np.int32]]) -> HeadPositions:
+    """Return the positions that each head holds after a recall, and did not hold before. A rest is always new."""
+    pairs = zip(before, after, strict=True)
+    return HeadPositions.of(held[(held < 0) | np.isin(held, earlier, invert=True)] for earlier, held in pairs)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from edgekv.binding.cache import Cache
+from edgekv.binding.held_cells import HeadPositions
 from edgekv.binding.row_archive import SEGMENT_TOKENS, RowArchive
 from edgekv.errors import ArchiveError
 from edgekv.memory.sizes import format_size
@@ -25,7 +26,8 @@ class Archive:
     cells of the conversation are replaced. Archives that began with the same mark have their first segments in common.
 
     keeper: has its files; None = they are temporary
-    asked: tokens at the end of the last prompt, which recall; once more after each eviction while the reply goes on
+    asked: tokens at the end of the last prompt, which recall
+    brought: positions of the cells that they recalled, which stay while the reply goes on; None = nothing was recalled
     """
 
     def __init__(self, space: ArchiveSpace) -> None:
@@ -43,6 +45,7 @@ class Archive:
         self._begin = self._own_begin = begin  # the first position, and that of the file that is written to
         self._marks: weakref.WeakSet[Mark] = weakref.WeakSet()  # those whose tokens it still has
         self.asked: Sequence[int] = ()
+        self.brought: HeadPositions | None = None
         self._failure = ""  # why it takes no more rows, or gives none back
         self._lost = ""  # why it did not get rows that others had archived
         self._is_readable = True

@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import ctypes as c
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from . import library, structs
+
+
+class HeadPositions(NamedTuple):
+    """Positions of every head, layer by layer. counts: (n_heads,) of each; positions: these, ascending of each"""
+
+    counts: npt.NDArray[np.uint32]
+    positions: npt.NDArray[np.int32]
+
+    @classmethod
+    def of(cls, heads: Iterable[npt.NDArray[np.int32]]) -> HeadPositions:
+        """heads: the positions of each head, (n,) ascending"""
+        held = list(heads)
+        counts = np.fromiter(map(len, held), np.uint32, len(held))
+        return cls(counts, np.concatenate([np.empty(0, np.int32), *held]))
 
 
 class HeldCells:
@@ -28,7 +44,10 @@ class HeldCells:
         return n_cells.value, n_kept.value
 
     def budgets(self) -> list[list[int]]:
-        """Cells that the last eviction left in each head of each layer; 0 before the first eviction."""
+        """Cells that the last eviction left in each head of each layer; 0 before the first one.
+
+        Within a reply these are more than the budget, by what was recalled for it.
+        """
         n_heads = [self._library.edgekv_cache_n_heads(self._handle, layer) for layer in range(self.shape.n_layer)]
         return [[self.head_cells(layer, head)[1] for head in range(n)] for layer, n in enumerate(n_heads)]
 
@@ -44,6 +63,10 @@ class HeldCells:
         name = "edgekv_cache_rope_positions" if rope else "edgekv_cache_positions"
         library.call(name, self._handle, layer, head, positions.ctypes.data)
         return positions
+
+    def all_positions(self) -> list[npt.NDArray[np.int32]]:
+        """Positions held by every head, each (n,) ascending"""
+        return [self.positions(*at) for at in self.heads]
 
     def token_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
         """Positions of the tokens held by one head, (n,) ascending, without a rest"""

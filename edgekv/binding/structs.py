@@ -245,6 +245,7 @@ class CompactionParams(Input):
         ("budget", c.c_uint32),
         *members(c.c_int32, "probed generating reposition"),
         ("budgets", c.POINTER(c.c_uint32)),
+        *members(c.c_void_p, "n_beside beside"),
     )
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from edgekv.archive.recalling import ROUNDS, Recalled, recalled_cells, recalling
+from edgekv.archive.recalling import Recalled, gained, recalled_cells, recalling
 from edgekv.archive.row_files import Mark
 from edgekv.archive.session_archive import Archive
 
@@ -94,7 +94,7 @@ class BlockLoop(FedCells):
         self._since_probe = None
         self._part_ends = part_ends
         if self.archive is not None:
-            self.archive.asked = ()
+            self.archive.asked, self.archive.brought = (), None
         recalls = self.archive is not None and want_logits and observe is None
         n_held = self._n_held(probe, recalls=recalls) if want_logits else 0
         held = HeldBack(tokens, n_held)
@@ -121,7 +121,7 @@ class BlockLoop(FedCells):
         self._write_taken()
         if recalls and self.archive is not None:
             self.archive.asked = list(held.tokens)
-            if not (yield from self._recall(ROUNDS, while_recalling, lambda: self._compact(probe, is_last=True))):
+            if not (yield from self._recall(while_recalling, lambda: self._compact(probe, is_last=True))):
                 return False
         return (yield from self._read_held(held.tokens, after_ubatch, probe))
 
@@ -157,8 +157,8 @@ class BlockLoop(FedCells):
                 return is_last
         return True
 
-    def _recall(self, rounds: int, goes_on: GoesOn, evict: Callable[[], Feeding[None]]) -> Feeding[bool]:
-        """Fill free cells with what the end of the last prompt needs; returns False if it was stopped.
+    def _recall(self, goes_on: GoesOn, evict: Callable[[], Feeding[None]]) -> Feeding[bool]:
+        """Fill free cells with what the end of the last prompt needs, once; returns False if it was stopped.
 
         It makes way for a move of the ceiling, and begins again after it. A second move waits for its end.
 
@@ -166,7 +166,7 @@ class BlockLoop(FedCells):
         """
         archive, cache, n_cells = self.archive, self.cache, recalled_cells(self._options.spare_cells)
         was_evicted = cache.n_cells != cache.n_past
-        if archive is None or not archive.asked or n_cells == 0 or not was_evicted:
+        if archive is None or not archive.asked or archive.brought is not None or n_cells == 0 or not was_evicted:
             return True
         self.archive_fed()
         if archive.n_tokens == 0:
@@ -178,14 +178,17 @@ class BlockLoop(FedCells):
             return not self._is_moved and (yield from goes_on(*n_heads))
 
         def recall(goes_on: GoesOn) -> Feeding[Recalled]:
-            return recalling(archive, cache, lambda: self._probe(archive.asked), n_cells, rounds, goes_on)
+            return recalling(archive, cache, lambda: self._probe(archive.asked), n_cells, goes_on)
 
         self._is_moved = False
+        held = cache.all_positions()
         recalled = yield from recall(makes_way)
         if self._is_moved:
             if self.is_resized:
                 yield from evict()
+                held = cache.all_positions()
             recalled = yield from recall(goes_on)
+        archive.brought = gained(held, cache.all_positions())
         self.work.recalled_cells += recalled.n_cells
         self.work.scanned_tokens += recalled.n_scanned
         self.work.recalls += 1
@@ -197,7 +200,7 @@ class BlockLoop(FedCells):
 
         drafts: decode a draft with the token, or accept the token from the last draft. `logits_row` is then the row of
             the next token's logits
-        goes_on: as `while_recalling` of `reading`, for the recall after an eviction
+        goes_on: as `while_recalling` of `reading`, for the recall after the first eviction of a prompt and its reply
         """
         return self._feed(
             [token],
@@ -205,7 +208,7 @@ class BlockLoop(FedCells):
             spare=self._options.spare_cells,
             generating=True,
             drafts=drafts,
-            after_evicting=lambda: self._recall(1, goes_on, lambda: self._compact(generating=True)),
+            after_evicting=lambda: self._recall(goes_on, lambda: self._compact(generating=True)),
         )
 
     @property

@@ -236,6 +236,8 @@ class FedCells:
             self._since_probe = None
         elif is_last or self._since_probe is None or self._since_probe > UBATCH:
             yield from self._ask(probe)
+        if self.archive is not None and full and (not generating or self.is_resized):
+            self.archive.brought = None  # a reply goes on without it, or recalls again under its new budget
         reposition = full and self.repositioning.due()
         self._compacting = result = structs.Compaction()
         self.cache.compact(
@@ -246,6 +248,7 @@ class FedCells:
             pinned=self.pinned,
             probed=probed,
             generating=generating,
+            beside=None if self.archive is None else self.archive.brought,
             reposition=reposition,
             result=result,
         )

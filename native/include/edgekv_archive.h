@@ -173,7 +173,8 @@ struct edgekv_recall {
 // the mean of their values. Its key is the mean of their keys, with the smallest change that gives each query of the probe log(n) more
 // (by ridge regression). Of many segments the means are those of 8 to 15, spread evenly, whose values a scan then reads, too. A head
 // that lacks none has no such cell, and none has one if n_cells comes to 1, if keys were turned, or if the cache holds latents. Scorers of
-// the host's own do not see it, every eviction takes it, and another recall that finds it writes it anew.
+// the host's own do not see it, and another recall that finds it writes it anew. Every eviction takes it, and policies choose among the
+// other recalled cells as among all: to keep them while a reply goes on, give edgekv_cache_compact their positions (`beside`).
 //
 // Cells that the last recall filled are given up, if nothing was fed or restored since. A probe between two recalls sees those of the first.
 //

@@ -149,6 +149,42 @@ void test_rows_are_described(const Model & model, const char * kv_type) {
     }
 }
 
+// Cells beside a budget stay, those that a head has of them, and as many others do as without.
+void test_cells_beside_a_budget_stay(const Model & model, const char * kv_type) {
+    const Context context(model, kv_type);
+    const Cache   cache = open_cache(context);
+    CHECK(feed(cache, 30) == EDGEKV_STATUS_OK);
+    const uint32_t              n_heads  = cache->shape.n_head_total;
+    const edgekv_policy         random   = policy_of(EDGEKV_BASE_RANDOM);
+    const edgekv_protection     none     = edgekv_protection_default();
+    edgekv_compaction_params    params   = edgekv_compaction_params_default();
+    std::vector<uint32_t>       counts;
+    std::vector<int32_t>        beside;
+    for (uint32_t head = 0; head < n_heads; ++head) { // none, or one more for each head, and one that no head has
+        for (uint32_t i = 0; i < head; ++i) {
+            beside.push_back(static_cast<int32_t>(2 * i + head % 2));
+        }
+        beside.push_back(100);
+        counts.push_back(head + 1);
+    }
+    params.policy     = &random;
+    params.protection = &none;
+    params.budget     = 10;
+    params.n_beside   = counts.data();
+    params.beside     = beside.data();
+    edgekv_compaction result;
+    CHECK(edgekv_cache_compact(cache.get(), &params, &result, nullptr, 0) == EDGEKV_STATUS_OK);
+    const int32_t * own = beside.data();
+    for (uint32_t il = 0, head = 0; il < cache->shape.n_layer; ++il) {
+        for (uint32_t g = 0; g < edgekv_cache_n_heads(cache.get(), il); ++g, ++head) {
+            const auto held = read_head(cache, il, g).positions;
+            CHECK(held.size() == 10 + head);
+            CHECK(std::includes(held.begin(), held.end(), own, own + head));
+            own += counts[head];
+        }
+    }
+}
+
 // A context has one cache at a time.
 void test_a_second_cache(const Model & model, const char * kv_type) {
     const Context context(model, kv_type);
@@ -194,10 +230,15 @@ void test_misuse(const Model & model, const char * kv_type) {
     even.kernel        = 4;
     CHECK(compact(cache, even, 10) == EDGEKV_STATUS_INVALID_ARGUMENT);
     const edgekv_compaction_params good = { sizeof(edgekv_compaction_params), &random, &none, 10, 0, 0, 0, nullptr };
-    edgekv_compaction_params no_policy = good, no_protection = good;
+    edgekv_compaction_params no_policy = good, no_protection = good, no_counts = good, descending = good;
     no_policy.policy                   = nullptr;
     no_protection.protection           = nullptr;
-    for (const edgekv_compaction_params & wrong : { no_policy, no_protection }) {
+    const std::vector<uint32_t> two(cache->shape.n_head_total, 2);
+    std::vector<int32_t>        pairs(2 * two.size(), 7); // not two of a head
+    no_counts.beside    = pairs.data();
+    descending.beside   = pairs.data();
+    descending.n_beside = two.data();
+    for (const edgekv_compaction_params & wrong : { no_policy, no_protection, no_counts, descending }) {
         CHECK(edgekv_cache_compact(c, &wrong, &result, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
     }
     CHECK(edgekv_cache_compact(c, nullptr, &result, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
@@ -383,6 +424,7 @@ void test_cache(const char * model_path, const char * kv_type) {
     test_compaction(model, kv_type);
     test_scores_are_those_of_the_rows(model, kv_type);
     test_rows_are_described(model, kv_type);
+    test_cells_beside_a_budget_stay(model, kv_type);
     test_a_second_cache(model, kv_type);
     test_misuse(model, kv_type);
     test_null_handles(model, kv_type);

@@ -40,7 +40,9 @@ def test_ask_json_prints_one_object_and_nothing_else(model, book):
     assert (report["budget_cells"], report["block"], report["policy"]) == (64, 32, "keydiff(rope=off)")
     assert report["prompt_tokens"] > 400
     assert report["evictions"] > 10
-    assert {n for layer in report["budgets"] for n in layer} == {64}
+    left = [n for layer in report["budgets"] for n in layer]
+    assert min(left) >= 64
+    assert sum(left) == (64 + 16) * len(left)  # its recall brought 16
     assert report["kv_bytes"] == report["memory"]["parts"]["kv"]
     assert report["focus"].startswith("snapkv(")
     assert report["timing"]["probe_s"] > 0

@@ -24,14 +24,15 @@ def model(tiny_model):
 
 
 def replies(path, **options):
-    """Return what a session says, which recalls before each reply and in its midst."""
+    """Return what a session says, which recalls before each reply and evicts in its midst."""
     found = []
     with edgekv.Runtime(path, **SETTINGS | ARCHIVED | options) as rt, rt.session() as session:
         session.read(words(150))
         for question in ("What was it?", "And then?"):
             said = "".join(session.chat(question, max_tokens=70, sampling=GREEDY, allow_loops=True))
             found.append(said)
-            assert session.stats.recalled_cells == RECALLED * session.stats.recalls > RECALLED
+            assert (session.stats.recalled_cells, session.stats.recalls) == (RECALLED, 1)
+            assert session.stats.evictions > 2
             assert (session.stats.archive_failure, session.stats.forgotten_tokens) == ("", 0)
     return found
 
@@ -42,13 +43,14 @@ def test_weights_that_are_read_when_their_turn_comes_change_no_recall(tmp_path):
     assert streamed == alone
 
 
-def test_a_reply_under_a_schema_fits_it_across_recalls(model):
+def test_a_reply_under_a_schema_fits_it_across_evictions(model):
     schema = {"type": "array", "items": {"enum": ["red", "green", "blue"]}, "minItems": 60, "maxItems": 60}
     with edgekv.Runtime(model, **SETTINGS | ARCHIVED | {"grammars": True}) as rt, rt.session() as session:
         session.read(words(150))
         said = "".join(session.chat("Which?", json_schema=schema, max_tokens=1000, allow_loops=True))
         jsonschema.validate(json.loads(said), schema)
-        assert session.stats.recalls > 1
+        assert session.stats.recalls == 1
+        assert session.stats.evictions > 10
 
 
 def test_a_document_is_archived_as_a_text(model, tmp_path):

@@ -53,9 +53,9 @@ class Moves:
         self._loop.loop.take(Post(MoveCeiling(self._ceilings.pop(0)), note, "who moves"))
 
 
-def read(loop, moves=None, n=8):
+def read(loop, text=TEXT, n=8):
     """Have the first conversation read a text and reply; returns what it said, kept, and how it ended."""
-    [(said, stats)] = loop.reply(1, text=TEXT, n=n)
+    [(said, stats)] = loop.reply(1, text=text, n=n)
     loop.begin_steps()
     return said, loop.kept(1), stats
 
@@ -84,14 +84,30 @@ def test_where_in_a_round_a_recall_makes_way_changes_no_reply(model):
 
 
 def test_a_recall_in_the_midst_of_a_reply_makes_way(model):
+    """The prompt recalls nothing, because all of its tokens have cells."""
     with driven(model, **ARCHIVED) as loop:
-        moves = Moves(loop, SCANS + 3, ceiling_of(loop.engine))
-        _, _, stats = read(loop, n=40)
+        moves = Moves(loop, 3, ceiling_of(loop.engine))
+        _, _, stats = read(loop, words(60), n=150)
         [(plan, n_recalls, n_cells)] = moves.answered
         assert n_recalls == 0
         assert n_cells <= plan.budget_cells
-        assert stats.recalls >= 2
-        assert stats.generated_tokens == 40
+        assert stats.recalls == 1
+        assert stats.generated_tokens == 150
+
+
+def test_a_move_after_the_recall_has_the_reply_recall_again(model):
+    """The new budget may have no room for what was recalled."""
+    with driven(model, **ARCHIVED) as loop:
+        ceilings = [ceiling_of(loop.engine)]
+
+        def move(_):
+            if ceilings and loop.state(1).block_loop.work.recalls == 1:
+                loop.loop.take(Post(MoveCeiling(ceilings.pop()), lambda _: None, "who moves"))
+
+        loop.begin_steps(move)
+        _, _, stats = read(loop, n=80)
+        assert (stats.recalls, stats.recalled_cells) == (2, 2 * RECALLED)
+        assert stats.cells_used <= LOW + SETTINGS["block"]
 
 
 def test_a_second_move_waits_for_the_recall(model):

@@ -99,7 +99,7 @@ enum edgekv_status edgekv_choose(const struct edgekv_policy * policy, const stru
         std::vector<uint8_t> keep(head.keys.n());
         float * weights = head.scratch.scores.data();
         score_base(*head.policy, head.cells, budget, head.scratch, weights, nullptr);
-        choose(*head.policy, head.cells, weights, protects, n_keep, head.scratch, keep.data());
+        choose(*head.policy, head.cells, weights, protects, n_keep, {}, head.scratch, keep.data());
         *n_kept = write_kept(head.order, keep, kept);
     });
 }

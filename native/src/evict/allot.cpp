@@ -121,11 +121,12 @@ void layer_budgets(double beta, size_t n_layer, uint32_t budget, uint32_t n_prot
 void allot(const Ranked * heads, size_t n_heads, const edgekv_protection & protection, uint32_t budget, uint32_t largest,
            double safeguard, float * line, uint32_t * budgets) {
     require_reach(budget, largest);
-    const size_t n_all   = n_heads * size_t(budget);
-    size_t       n_cells = 0;
-    bool         fits    = true;
+    size_t n_all   = n_heads * size_t(budget);
+    size_t n_cells = 0;
+    bool   fits    = true;
     for (size_t g = 0; g < n_heads; ++g) {
         require_finite(heads[g]);
+        n_all += heads[g].beside.n_held;
         n_cells += heads[g].n;
         fits = fits && heads[g].n <= largest;
     }
@@ -143,7 +144,7 @@ void allot(const Ranked * heads, size_t n_heads, const edgekv_protection & prote
                 line[n_open++] = heads[g].scores[heads[g].order[i]];
             }
         }
-        require_room(found[g], budget);
+        require_room(found[g], budget + heads[g].beside.n_held);
     }
     count_best(heads, n_heads, protection, n_all - (n_cells - n_open), line, n_open, found);
 
@@ -152,7 +153,7 @@ void allot(const Ranked * heads, size_t n_heads, const edgekv_protection & prote
     size_t                n_room = 0;
     for (size_t g = 0; g < n_heads; ++g) {
         // rounded before it is added, as the reference does: a compiler that fuses the two may cross a whole number
-        const volatile double moved = safeguard * (double(budget) - double(found[g]));
+        const volatile double moved = safeguard * (double(budget + heads[g].beside.n_held) - double(found[g]));
 
         targets[g] = found[g] + moved;
         caps[g]    = static_cast<uint32_t>(std::min<size_t>(heads[g].n, largest));

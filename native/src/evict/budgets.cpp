@@ -4,14 +4,37 @@
 #include "hooks/status.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 using namespace edgekv;
 
+// What stays beside the budgets, and how much of it each head holds.
+void Compaction::list_beside() {
+    require((params_.n_beside == nullptr) == (params_.beside == nullptr), "n_beside and beside are given both, or neither");
+    const int32_t * next = params_.beside;
+    for (uint32_t il = 0; next != nullptr && il < layers_.size(); ++il) {
+        for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
+            const HeadView head   = cache_.cells(il, g);
+            BesideBudget & beside = beside_[layers_[il].first_head + g];
+            beside.positions      = next;
+            beside.n              = params_.n_beside[layers_[il].first_head + g];
+            next += beside.n;
+            require(std::is_sorted(beside.positions, next, std::less_equal<>()), "positions beside a budget do not ascend");
+            const auto n_held = std::count_if(head.order, head.order + head.n, [&](uint32_t cell) { return beside.has(head.position[cell]); });
+            beside.rest       = head.n_rests() > 0 && beside.has(rest_position);
+            beside.n_held     = static_cast<uint32_t>(n_held) - beside.rest;
+        }
+    }
+}
+
 // What each layer's heads may keep on average, and each head before they share.
 void Compaction::divide_layers() {
     // so that there is room for what is fed next
-    const uint32_t spare = cache_.shape.n_cells - std::min(cache_.shape.n_cells, params_.budget);
+    const auto     add    = [](uint64_t sum, const BesideBudget & it) { return sum + it.n_held + it.rest; };
+    const uint64_t n_all  = uint64_t(params_.budget) * beside_.size() + std::accumulate(beside_.begin(), beside_.end(), uint64_t(0), add);
+    const auto     stays  = static_cast<uint32_t>((n_all + beside_.size() - 1) / beside_.size()); // of a head on average
+    const uint32_t spare  = cache_.shape.n_cells - std::min(cache_.shape.n_cells, stays);
     largest_             = std::max(params_.budget, cache_.shape.n_cells_max - std::min(cache_.shape.n_cells_max, spare));
     if (params_.budgets != nullptr) {
         check_budgets();
@@ -72,9 +95,10 @@ bool Compaction::is_full() const {
     for (uint32_t il = 0; il < layers_.size(); ++il) {
         uint64_t n_layer = 0;
         for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
-            const uint32_t n = cache_.cells(il, g).n;
+            const size_t   h = layers_[il].first_head + g;
+            const uint32_t n = cache_.cells(il, g).n - beside_[h].n_held - beside_[h].rest;
             n_layer += n;
-            full |= n > (policy_.spread == EDGEKV_SPREAD_HEAD ? budgets_[layers_[il].first_head + g] : largest_);
+            full |= n > (policy_.spread == EDGEKV_SPREAD_HEAD ? budgets_[h] : largest_);
         }
         const uint64_t budget = uint64_t(layer_budgets_[il]) * layers_[il].n_head_kv;
         full |= policy_.spread == EDGEKV_SPREAD_LAYER && n_layer > budget;
@@ -88,14 +112,18 @@ void Compaction::divide_heads() {
     for (uint32_t il = 0; il < layers_.size(); ++il) {
         const size_t first = layers_[il].first_head;
         for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
-            const HeadView head = cache_.cells(il, g);
-            const HeadWork found = cache_.work(il, g);
-            heads.push_back(tokens_of(policy_.softmax ? found.softmax : found.score, head.position, head.order, head.n));
-            budgets_[first + g] = std::min(static_cast<uint32_t>(heads.back().n), budgets_[first + g]);
+            const HeadView head   = cache_.cells(il, g);
+            const HeadWork found  = cache_.work(il, g);
+            const BesideBudget & beside = beside_[first + g];
+            heads.push_back(tokens_of(policy_.softmax ? found.softmax : found.score, head.position, head.order, head.n, beside));
+            budgets_[first + g] = std::min(static_cast<uint32_t>(heads.back().n), budgets_[first + g] + beside.n_held);
         }
         if (policy_.spread == EDGEKV_SPREAD_LAYER) {
             allot(heads.data() + first, layers_[il].n_head_kv, *params_.protection, layer_budgets_[il], largest_, policy_.safeguard,
                   work_.contest.data(), budgets_.data() + first);
+        }
+        for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
+            budgets_[first + g] += beside_[first + g].rest;
         }
     }
     // for llama.cpp one cell stands for all that are kept; without any, no token could follow

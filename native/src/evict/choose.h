@@ -12,8 +12,8 @@ void check(const edgekv_policy & policy, const Cells & cells, uint32_t budget);
 // Write the score of every cell (n,); of `critical` the second stage's.
 void score_cells(const edgekv_policy & policy, const Cells & cells, uint32_t budget, Scratch & scratch, float * scores);
 
-// Mark the n_keep cells that stay, keep (n,), given their base scores (n,), which may be overwritten.
+// Mark the n_keep cells that stay, keep (n,), given their base scores (n,), which may be overwritten. Among them are those beside the budget.
 void choose(const edgekv_policy & policy, const Cells & cells, float * scores, const edgekv_protection & protection,
-            uint32_t n_keep, Scratch & scratch, uint8_t * keep);
+            uint32_t n_keep, const BesideBudget & beside, Scratch & scratch, uint8_t * keep);
 
 } // namespace edgekv

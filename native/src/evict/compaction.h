@@ -4,6 +4,7 @@
 #include "cache/cache.h"
 #include "evict/devices.h"
 #include "evict/head_moves.h"
+#include "evict/select.h"
 #include "evict/team.h"
 #include "score/score.h"
 
@@ -41,6 +42,7 @@ class Compaction {
     template <typename Work> void on_heads(Work work);
 
     // budgets.cpp
+    void     list_beside();
     uint32_t max_protected() const;
     void     divide_layers();
     void     check_budgets() const;
@@ -83,6 +85,7 @@ class Compaction {
     int64_t                           chosen_us_   = 0;
     std::vector<uint32_t>             layer_budgets_; // cells of each head of a layer, on average
     std::vector<uint32_t>             budgets_;       // cells of each head
+    std::vector<BesideBudget>         beside_;        // cells of each head beside its budget
     std::vector<QueryRows>            parts_;  // rows that score, each part of a probe by itself
     Devices                           devices_;
     std::optional<HeadMoves>          moves_;

@@ -4,10 +4,21 @@
 #include "cache/cells.h"
 #include "edgekv.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
 namespace edgekv {
+
+// Positions of a head whose cells stay beside its budget.
+struct BesideBudget {
+    const int32_t * positions = nullptr; // (n,) ascending
+    size_t          n         = 0;
+    uint32_t        n_held    = 0;     // of the head's tokens that are among them
+    bool            rest      = false; // whether the head's rest is
+
+    bool has(int32_t position) const { return n > 0 && std::binary_search(positions, positions + n, position); }
+};
 
 // Cells that compete: all is indexed by cell, but `order` lists n cells ascending by position.
 struct Ranked {
@@ -15,12 +26,13 @@ struct Ranked {
     const int32_t *  positions;
     const uint32_t * order;
     size_t           n;
+    BesideBudget     beside = {};
 };
 
-// The cells of a head that may stay: tokens, and no rest, which is the first by position.
-inline Ranked tokens_of(const float * scores, const int32_t * positions, const uint32_t * order, size_t n) {
+// The cells of a head that compete: tokens, and no rest, which is the first by position.
+inline Ranked tokens_of(const float * scores, const int32_t * positions, const uint32_t * order, size_t n, const BesideBudget & beside = {}) {
     const size_t n_rests = n > 0 && positions[order[0]] == rest_position ? 1 : 0;
-    return { scores, positions, order + n_rests, n - n_rests };
+    return { scores, positions, order + n_rests, n - n_rests, beside };
 }
 
 // Mark the cells that stay: keep[cell] = 1 for min(n, budget) of them, 0 for the others. Protected cells first, then the best
