@@ -20,7 +20,6 @@ from . import library, structs
 from .cache import Cache
 from .snapshot_meta import Bytes, SnapshotMeta, Source, expect, pieces, read_header
 
-F32 = 0  # enum ggml_type
 Format = tuple[int, int]  # type of rows, and run of their Hadamard rotation
 SHAPE = ("n_layer", "n_heads", "head_dim_k", "head_dim_v", "query_row_bytes", "state_bytes")
 
@@ -205,5 +204,5 @@ def _runs(
         n_head_kv, n_head = cache.layer_heads(layer)
         for n in itertools.islice(cells, n_head_kv):
             rows += [Run(n, *parts) for parts in zip(dims, stored, wanted, strict=False)]
-        queries.append(Run(n_head, dims[0], (F32, stored[0][1]), (F32, wanted[0][1])))
+        queries.append(Run(n_head, dims[0], (structs.F32, stored[0][1]), (structs.F32, wanted[0][1])))
     return rows, queries

@@ -25,6 +25,7 @@ class Input(Struct):
 
 
 SIZE = ("n_bytes", c.c_uint32)
+F32, F16 = 0, 1  # enum ggml_type
 
 
 def members(kind: Any, names: str) -> tuple[tuple[str, Any], ...]:

@@ -12,14 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edgekv.binding.held_cells import numbers_of
 from edgekv.cells.block_loop import BlockLoop
 from edgekv.errors import InputError
-from edgekv.extras import needed
 from edgekv.memory.raw_files import read_all, write_all
-from edgekv.options import KV_TYPES
 
 Head = tuple[int, int]  # layer, KV head
-AT_ONCE = 256  # keys that are dequantised at a time
 
 
 class FeedRecorder:
@@ -28,14 +26,11 @@ class FeedRecorder:
     The keys lie in temporary files, which are gone with the recorder, or when the process ends.
     """
 
-    def __init__(self, block_loop: BlockLoop, heads: Sequence[Head], kv_type: str) -> None:
-        """Raise ConfigError if keys of a quantised cache are to be noted and gguf is not installed; InputError
-        if the disk is full, as `note` and `keys` do.
-        """
-        self._gguf = needed("gguf", "make") if heads and kv_type != "f16" else None
+    def __init__(self, block_loop: BlockLoop, heads: Sequence[Head]) -> None:
+        """Raise InputError if the disk is full, as `note` and `keys` do."""
         self.tokens: list[int] = []
         self._cache = block_loop.cache
-        self._kv_type = kv_type
+        self._formats = {head: self._cache.row_format(head[0]) for head in heads}
         files = ExitStack()
         weakref.finalize(self, files.close)
         with _on_the_disk():
@@ -53,30 +48,19 @@ class FeedRecorder:
                 write_all(file, rows[-len(tokens) :].reshape(-1).data)
 
     def keys(self, head: Head) -> npt.NDArray[np.floating]:
-        """Return the keys of one noted head, (n, head_dim), by position.
-
-        Quantised caches rotate every key by the same orthogonal matrix, which is left in: no distance, angle or volume
-        changes with it.
-        """
+        """Return the keys of one noted head, (n, head_dim), by position."""
         file = self._files[head]
         with _on_the_disk():
             rows = np.empty((len(self.tokens), file.seek(0, os.SEEK_END) // len(self.tokens)), dtype=np.uint8)
             file.seek(0)
             read_all(file, rows.reshape(-1).data)
-        if self._gguf is None:
-            return rows.view(np.float16)
-        kind = self._gguf.GGMLQuantizationType(KV_TYPES[self._kv_type])
-        head_dim = self._gguf.quants.quant_shape_from_byte_shape(rows.shape, kind)[1]
-        keys = np.empty((len(rows), head_dim), dtype=np.float32)
-        for first in range(0, len(rows), AT_ONCE):  # a piece takes some copies of itself
-            keys[first : first + AT_ONCE] = self._gguf.quants.dequantize(rows[first : first + AT_ONCE], kind)
-        return keys
+        return numbers_of(rows, self._formats[head])
 
 
 @contextmanager
-def recording(block_loop: BlockLoop, heads: Sequence[Head], kv_type: str) -> Iterator[FeedRecorder]:
+def recording(block_loop: BlockLoop, heads: Sequence[Head]) -> Iterator[FeedRecorder]:
     """Yield a recorder, which notes every feed until the block is left."""
-    recorder = FeedRecorder(block_loop, heads, kv_type)
+    recorder = FeedRecorder(block_loop, heads)
     block_loop.watch = recorder.note
     try:
         yield recorder

@@ -125,7 +125,7 @@ def observe(
         )
         # The first token of an answer is computed but not fed, so with one token the cells are those after the prompt.
         limit = max(1, max_tokens)
-        with recording(block_loop, noted, runtime.options.kv_type) as recorder:
+        with recording(block_loop, noted) as recorder:
             if question is None:
                 text = "".join(piece for path in files for piece in read_text(path))
                 answer = "".join(session.generate(text, max_tokens=limit, progress=progress))
