@@ -239,7 +239,7 @@ def test_a_ceiling_that_does_not_hold_the_conversation_is_not_in_force(qtbot, wi
     drop(window, book)
     assert ask(window, "How many windows has room 5?")
     ceiling, plan = window.ceiling, window.ceiling.plan
-    ceiling.chosen.emit(100 << 20)  # as if a plan had promised it
+    ceiling.chosen.emit(100 << 20)  # no plan offers it
     qtbot.waitUntil(lambda: "100.0 MiB does not hold" in window.text.toPlainText(), timeout=LIMIT_MS)
     qtbot.waitUntil(lambda: not window.busy, timeout=LIMIT_MS)
     assert ceiling.plan == plan
