@@ -111,7 +111,7 @@ class Archive:
         begin, end = self.positions
         if begin == end:
             return 0
-        held = [cache.positions(*at) for at in cache.heads]
+        held = cache.all_positions()
         n_held = sum(np.count_nonzero((it >= begin) & (it < end)) for it in held) / max(1, len(held))
         return end - begin - round(n_held)
 

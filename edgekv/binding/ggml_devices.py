@@ -8,11 +8,10 @@ import threading
 
 from edgekv.errors import NativeError
 
-from . import library
+from . import library, structs
 
 KINDS = {0: "cpu", 1: "gpu", 2: "integrated gpu", 3: "accelerator"}  # enum ggml_backend_dev_type
 GPUS = (1, 2)
-F32 = 0  # enum ggml_type
 MATRIX = 64  # rows and columns of a product that no kernel for few columns takes
 
 
@@ -57,7 +56,7 @@ def _multiply(device: int) -> None:
     if not backend:  # loading a model says why
         return
     context = ggml.ggml_init(_InitParams(1 << 20, None, True))
-    matrices = [ggml.ggml_new_tensor_2d(context, F32, MATRIX, MATRIX) for _ in range(2)]
+    matrices = [ggml.ggml_new_tensor_2d(context, structs.F32, MATRIX, MATRIX) for _ in range(2)]
     graph = ggml.ggml_new_graph(context)
     ggml.ggml_build_forward_expand(graph, ggml.ggml_mul_mat(context, *matrices))
     buffer = ggml.ggml_backend_alloc_ctx_tensors(context, backend)

@@ -118,19 +118,3 @@ class HeldCells:
             c.byref(scale),
         )
         return rows[: n_rows.value].transpose(1, 0, 2).copy(), positions[: n_rows.value], scale.value
-
-
-def numbers_of(stored: npt.NDArray[np.uint8], described: structs.Rows) -> npt.NDArray[np.floating]:
-    """Return copies of rows, (n, row bytes), as numbers, (n, head_dim): float16, or float32 of other types.
-
-    Quantised caches rotate every row by the same orthogonal matrix, which is left in: no distance, angle or volume
-    changes with it.
-
-    described: their format, as `HeldCells.row_format` tells it
-    """
-    if described.type == structs.F16:
-        return stored.view(np.float16)
-    numbers = np.empty((len(stored), described.dim), np.float32)
-    rows = structs.Rows(described.type, stored.ctypes.data, *stored.shape, described.dim, described.rotation)
-    library.call("edgekv_rows_convert", c.byref(rows), structs.F32, rows.rotation, numbers.ctypes.data, numbers.nbytes)
-    return numbers

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgekv.binding.held_cells import numbers_of
 from edgekv.cells.block_loop import BlockLoop
 from edgekv.errors import InputError
 from edgekv.memory.raw_files import read_all, write_all
+from edgekv.scoring.kernels import numbers_of
 
 Head = tuple[int, int]  # layer, KV head
 

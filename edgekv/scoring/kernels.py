@@ -15,8 +15,7 @@ from edgekv.policies.head import Head
 from edgekv.policies.selection import Protection
 from edgekv.policies.types import Indices
 
-TYPES = {np.dtype(np.float32): 0, np.dtype(np.float16): 1}  # enum ggml_type
-F32 = 0
+TYPES = {np.dtype(np.float32): structs.F32, np.dtype(np.float16): structs.F16}
 NO_LIMIT = 2**32 - 1
 
 
@@ -24,6 +23,22 @@ def native_rows(data: npt.NDArray[np.generic], kind: int, dim: int, rotation: in
     """Return `struct edgekv_rows` over a contiguous array of n rows of ggml type `kind`."""
     stride = data.strides[0] if len(data) else 0
     return structs.Rows(kind, data.ctypes.data, len(data), stride, dim, rotation)
+
+
+def numbers_of(stored: npt.NDArray[np.uint8], described: structs.Rows) -> npt.NDArray[np.floating]:
+    """Return copies of a cache's rows, (n, row bytes), as numbers, (n, head_dim): float16, or float32 of other types.
+
+    Quantised caches rotate every row by the same orthogonal matrix, which is left in: no distance, angle or volume
+    changes with it.
+
+    described: their format, as `HeldCells.row_format` tells it
+    """
+    if described.type == structs.F16:
+        return stored.view(np.float16)
+    numbers = np.empty((len(stored), described.dim), np.float32)
+    rows = native_rows(stored, described.type, described.dim, described.rotation)
+    library.call("edgekv_rows_convert", c.byref(rows), structs.F32, rows.rotation, numbers.ctypes.data, numbers.nbytes)
+    return numbers
 
 
 def native_head(head: Head) -> tuple[structs.Cells, structs.Queries | None]:
@@ -45,7 +60,7 @@ def wo_norms(values: npt.NDArray[np.floating], w_o: npt.NDArray[np.float32]) -> 
     columns = np.ascontiguousarray(w_o.reshape(-1, w_o.shape[2]).T)  # a model's W_O has a row for every output
     norms = np.empty(len(values), dtype=np.float32)
     rows = native_rows(values, TYPES[values.dtype], values.shape[1])
-    outputs = native_rows(columns, F32, columns.shape[1])
+    outputs = native_rows(columns, structs.F32, columns.shape[1])
     library.call("edgekv_wo_norm", c.byref(rows), c.byref(outputs), 0, len(w_o), norms.ctypes.data)
     return norms
 

@@ -154,12 +154,12 @@ void test_cells_beside_a_budget_stay(const Model & model, const char * kv_type) 
     const Context context(model, kv_type);
     const Cache   cache = open_cache(context);
     CHECK(feed(cache, 30) == EDGEKV_STATUS_OK);
-    const uint32_t              n_heads  = cache->shape.n_head_total;
-    const edgekv_policy         random   = policy_of(EDGEKV_BASE_RANDOM);
-    const edgekv_protection     none     = edgekv_protection_default();
-    edgekv_compaction_params    params   = edgekv_compaction_params_default();
-    std::vector<uint32_t>       counts;
-    std::vector<int32_t>        beside;
+    const uint32_t           n_heads = cache->shape.n_head_total;
+    const edgekv_policy      random  = policy_of(EDGEKV_BASE_RANDOM);
+    const edgekv_protection  none    = edgekv_protection_default();
+    edgekv_compaction_params params  = edgekv_compaction_params_default();
+    std::vector<uint32_t>    counts;
+    std::vector<int32_t>     beside;
     for (uint32_t head = 0; head < n_heads; ++head) { // none, or one more for each head, and one that no head has
         for (uint32_t i = 0; i < head; ++i) {
             beside.push_back(static_cast<int32_t>(2 * i + head % 2));

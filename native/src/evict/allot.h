@@ -17,8 +17,8 @@ void layer_budgets(double beta, size_t n_layer, uint32_t budget, uint32_t n_prot
 // Split n_heads * budget cells over heads (Ada-KV, arXiv:2407.11550, Algorithms 1 and 2): budgets (n_heads,). The best
 // scores of all heads together, beside the protected cells, say what each should have; the share `safeguard` is split
 // evenly. No head gets more than it holds, more than `largest`, or less than its protected cells; what a head cannot take
-// the others get. What a head keeps beside its budget is added. `line` is scratch for the scores of all cells. Throws Error as layer_budgets, and for scores that are
-// not finite.
+// the others get. What a head keeps beside its budget is added. `line` is scratch for the scores of all cells. Throws Error as
+// layer_budgets, and for scores that are not finite.
 void allot(const Ranked * heads, size_t n_heads, const edgekv_protection & protection, uint32_t budget, uint32_t largest,
            double safeguard, float * line, uint32_t * budgets);
 

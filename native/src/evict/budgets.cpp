@@ -20,7 +20,8 @@ void Compaction::list_beside() {
             beside.positions      = next;
             beside.n              = params_.n_beside[layers_[il].first_head + g];
             next += beside.n;
-            require(std::is_sorted(beside.positions, next, std::less_equal<>()), "positions beside a budget do not ascend");
+            const bool ascends = std::adjacent_find(beside.positions, next, std::greater_equal<>()) == next;
+            require(ascends, "positions beside a budget do not ascend");
             const auto n_held = std::count_if(head.order, head.order + head.n, [&](uint32_t cell) { return beside.has(head.position[cell]); });
             beside.rest       = head.n_rests() > 0 && beside.has(rest_position);
             beside.n_held     = static_cast<uint32_t>(n_held) - beside.rest;
@@ -112,8 +113,8 @@ void Compaction::divide_heads() {
     for (uint32_t il = 0; il < layers_.size(); ++il) {
         const size_t first = layers_[il].first_head;
         for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
-            const HeadView head   = cache_.cells(il, g);
-            const HeadWork found  = cache_.work(il, g);
+            const HeadView       head   = cache_.cells(il, g);
+            const HeadWork       found  = cache_.work(il, g);
             const BesideBudget & beside = beside_[first + g];
             heads.push_back(tokens_of(policy_.softmax ? found.softmax : found.score, head.position, head.order, head.n, beside));
             budgets_[first + g] = std::min(static_cast<uint32_t>(heads.back().n), budgets_[first + g] + beside.n_held);
