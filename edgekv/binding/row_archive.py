@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes as c
 from collections.abc import Iterator
+from typing import Any
 
 from . import library, structs
 from .cache import Cache
@@ -141,36 +142,12 @@ class RowArchive:
         """Forget the positions from `end` on."""
         self._library.edgekv_archive_cut(self._handle, end)
 
-    def recall(
-        self,
-        cache: Cache,
-        n_cells: int,
-        *,
-        n_rows: int = 0,
-        before: int,
-        after: int,
-        n_sink: int = 0,
-        with_rest: bool = False,
-    ) -> structs.Recall:
-        """Fill free cells with the archived tokens that get most attention from the last probe's queries.
-
-        n_cells: of a head on average, at most. Heads share them, so one may get more than another
-        n_rows: newest tokens of the probe that score; 0 = all
-        before, after: a cell's score is the sum of what all cells get, half as much for each `before` positions that
-            one lies before it, and for each `after` positions that it lies after it, up to six times as many
-        n_sink: first positions, whose weights count nothing
-        with_rest: one of the cells of each head, at position -1, stands for all archived tokens that the head lacks
-
-        If keys of the cache were turned, those of each head, with the recalled ones, are turned to adjacent positions
-        in order.
-
-        Returns the number of cells of a head on average, the keys scored, and times in microseconds. Raises
-        ArchiveError if the file cannot be read or is damaged, and NativeError without a probe, or if a logit is not
-        finite. The cells are then as before, without the cells of an earlier recall.
-        """
-        params, result = structs.RecallParams(n_cells, n_rows, before, after, n_sink, with_rest), structs.Recall()
-        library.call("edgekv_cache_recall", cache.handle, self._handle, c.byref(params), c.byref(result))
-        return result
+    def recall(self, cache: Cache, n_cells: int, **span: Any) -> structs.Recall:
+        """Begin a recall, scan all heads, and finish it. Arguments and result as of these."""
+        n_left = self.begin_recall(cache, n_cells, **span)
+        while n_left:
+            n_left = self.scan(n_left)
+        return self.finish_recall(cache)
 
     def begin_recall(
         self,
@@ -183,10 +160,18 @@ class RowArchive:
         n_sink: int = 0,
         with_rest: bool = False,
     ) -> int:
-        """Begin a recall in steps; returns how many heads are to be scanned, 0 if there is nothing to recall.
+        """Begin to fill free cells with the archived tokens that get most attention from the last probe's queries.
 
-        Call `scan` until no heads are left, and then `finish_recall`. Until then no cell changes, and none may be
-        changed. A recall that is not finished is given up. Arguments and errors as of `recall`.
+        n_cells: of a head on average, at most. Heads share them, so one may get more than another
+        n_rows: newest tokens of the probe that score; 0 = all
+        before, after: a cell's score is the sum of what all cells get, half as much for each `before` positions that
+            one lies before it, and for each `after` positions that it lies after it, up to six times as many
+        n_sink: first positions, whose weights count nothing
+        with_rest: one of the cells of each head, at position -1, stands for all archived tokens that the head lacks
+
+        Returns how many heads are to be scanned, 0 if there is nothing to recall. Call `scan` until no heads are left,
+        and then `finish_recall`. Until then no cell changes, and none may be changed. A recall that is not finished is
+        given up. Raises NativeError without a probe.
         """
         self._free_work()
         params, n_left = structs.RecallParams(n_cells, n_rows, before, after, n_sink, with_rest), c.c_uint32()
@@ -195,13 +180,25 @@ class RowArchive:
         return n_left.value
 
     def scan(self, n_heads: int) -> int:
-        """Scan at most so many heads; returns how many are left. Raises the errors of `recall`."""
+        """Scan at most so many heads; returns how many are left.
+
+        Raises ArchiveError if the file cannot be read or is damaged, and NativeError if a logit is not finite. The
+        cells are then as before.
+        """
         n_left = c.c_uint32()
         library.call("edgekv_recall_scan", self._work, n_heads, c.byref(n_left))
         return n_left.value
 
     def finish_recall(self, cache: Cache) -> structs.Recall:
-        """Fill the cells, after all heads were scanned. Result and errors as of `recall`."""
+        """Fill the cells, after all heads were scanned.
+
+        If keys of the cache were turned, those of each head, with the recalled ones, are turned to adjacent positions
+        in order.
+
+        Returns the number of cells of a head on average, the keys scored, and times in microseconds. Raises
+        ArchiveError if the file cannot be read or is damaged; the cells are then as before, without the cells of an
+        earlier recall.
+        """
         result = structs.Recall()
         library.call("edgekv_recall_finish", self._work, cache.handle, c.byref(result))
         self._free_work()

@@ -1,12 +1,12 @@
 #include "archive/recall.h"
 
 #include "archive/contest.h"
+#include "archive/turn_recalled.h"
 #include "hooks/aborts.h"
 #include "hooks/status.h"
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <functional>
 
 namespace edgekv {
@@ -269,7 +269,7 @@ edgekv_recall Recall::commit(edgekv_cache & cache) {
     const uint32_t n = found_.n;
     cache.take_recalled(std::move(found_));
     if (is_turned_ && n > 0) {
-        turn_keys(cache, room.data(), positions, writer);
+        turn_recalled(cache, archive_, room.data(), positions, writer);
     }
     return { n, uint64_t(archive_.end() - archive_.begin()) * cache.shape.n_head_total, scan_us_, ggml_time_us() - start_us };
 }
@@ -365,72 +365,6 @@ void Recall::write_rest(const edgekv_cache & cache, uint32_t il, uint32_t g, boo
 size_t Recall::rest_row(uint32_t il, uint32_t g) const {
     const size_t head = cache_.layers()[il].first_head + g;
     return cache_.first_row(il, g) + held_rest_[head]; // behind the cells that it holds, if it holds none
-}
-
-// Turn all keys of every head to adjacent RoPE positions, in order. A key is turned from its archived row, so that roundings do not add
-// up. If there is none, or it cannot be read, the key is turned as the cell has it.
-void Recall::turn_keys(edgekv_cache & cache, char * room, std::vector<int32_t> & positions, RowWriter & writer) const {
-    uint32_t end = 0;
-    each_head([&](uint32_t il, uint32_t g) { end = std::max(end, cache.cells(il, g).n); });
-    try {
-        for (size_t pool = 0; pool < cache.pools().size(); ++pool) {
-            writer.begin(pool);
-            each_head_of(cache.layers(), pool, [&](uint32_t il, uint32_t g) {
-                turn_head(cache, il, g, static_cast<int32_t>(end), room, positions, writer);
-            });
-            writer.finish();
-        }
-    } catch (...) {
-        cache.clear();
-        throw;
-    }
-    cache.go_on_at(static_cast<int32_t>(end));
-}
-
-// room: for a key, and behind it for rows of a segment; positions: for those of a head
-void Recall::turn_head(edgekv_cache & cache, uint32_t il, uint32_t g, int32_t end, char * room, std::vector<int32_t> & positions,
-                       RowWriter & writer) const {
-    const edgekv_layer & layer = cache.layers()[il];
-    const HeadCells      cells = cache.cells(il, g);
-    const size_t         size  = layer.k->nb[1];
-    RowCopy * const      copy  = cache.is_copied(cache.pools()[layer.pool]) ? &cache.workspace().copy_k : nullptr;
-    const auto is_archived = [&](uint32_t cell) {
-        const int32_t p = cells.position[cell];
-        return p >= archive_.begin() && p < archive_.end();
-    };
-    positions.clear();
-    for (uint32_t i = 0; i < cells.n; ++i) {
-        if (is_archived(cells.order[i])) {
-            positions.push_back(cells.position[cells.order[i]]);
-        }
-    }
-    std::optional<HostRows> held; // the keys as the cells have them, once one is missed
-    SegmentFile::Few archived(archive_.file(), layer.first_head + g, false, positions.data(), positions.size(), room + size);
-    turn_in_order(cells, cells.n, end, [&](uint32_t cell, int32_t to) {
-        int32_t from = cells.rope_position[cell];
-        char *  key  = is_archived(cell) ? next_key(archived, from) : nullptr;
-        if (key == nullptr) {
-            if (!held) {
-                held.emplace(layer.k, cache.first_row(il, g), cells.n, copy);
-            }
-            key = room;
-            std::memcpy(key, held->row(cell), size);
-        }
-        cache.workspace().turns[il].turn(key, to - from);
-        writer.write(false, cache.first_row(il, g) + cell, key);
-    });
-}
-
-// The next key, and the RoPE position that it was archived by; NULL = it cannot be read.
-char * Recall::next_key(SegmentFile::Few & archived, int32_t & rope_position) {
-    try {
-        int32_t archived_at;
-        char *  key   = archived.next(archived_at);
-        rope_position = archived_at;
-        return key;
-    } catch (const Error &) {
-        return nullptr;
-    }
 }
 
 size_t Recall::n_workers(const edgekv_shape & shape) { return std::max(1u, std::min(shape.n_threads, shape.n_head_total)); }

@@ -52,11 +52,6 @@ class Recall {
     void     write_rests(const edgekv_cache & cache, char * room, RowWriter & writer);
     void     write_rest(const edgekv_cache & cache, uint32_t il, uint32_t g, bool values, char * room);
     size_t   rest_row(uint32_t il, uint32_t g) const; // of its pool
-    void     turn_keys(edgekv_cache & cache, char * room, std::vector<int32_t> & positions, RowWriter & writer) const;
-    void     turn_head(edgekv_cache & cache, uint32_t il, uint32_t g, int32_t end, char * room, std::vector<int32_t> & positions,
-                       RowWriter & writer) const;
-
-    static char * next_key(SegmentFile::Few & archived, int32_t & rope_position);
 
     std::vector<int32_t> held(uint32_t il, uint32_t g) const;
     edgekv_rows          format(uint32_t il, bool values) const;
