@@ -361,6 +361,32 @@ void test_rotation(const Kernels & kernel) {
     }
 }
 
+// A Gram matrix of two rounds of rows, and a system of it whose solution is known.
+void test_least_squares(const Kernels & kernel, size_t n) {
+    const auto                given = random_values(2 * n_gram_rows * n);
+    const std::vector<double> rows(given.begin(), given.end());
+    std::vector<double>       gram(n * n), right(n);
+    for (size_t i = 0; i < n; ++i) {
+        gram[i * n + i] = 1.0;
+    }
+    kernel.add_gram(rows.data(), n, gram.data());
+    kernel.add_gram(rows.data() + n_gram_rows * n, n, gram.data());
+    for (size_t i = 0; i < n; ++i) {
+        for (size_t j = 0; j < n; ++j) {
+            double expected = i == j ? 1.0 : 0.0;
+            for (size_t r = 0; r < 2 * n_gram_rows; ++r) {
+                expected += rows[r * n + i] * rows[r * n + j];
+            }
+            CHECK(std::fabs(gram[i * n + j] - (i <= j ? expected : 0.0)) < 1e-12);
+            right[i] += expected * double(given[j]);
+        }
+    }
+    kernel.solve(gram.data(), n, right.data());
+    for (size_t i = 0; i < n; ++i) {
+        CHECK(std::fabs(right[i] - double(given[i])) < 1e-10);
+    }
+}
+
 } // namespace
 
 void test_kernels() {
@@ -371,6 +397,9 @@ void test_kernels() {
             test_norms(*all_kernels[i]);
             test_turns(*all_kernels[i]);
             test_rotation(*all_kernels[i]);
+            for (const size_t n : { 1, 5, 64, 96 }) { // whole vectors, and not
+                test_least_squares(*all_kernels[i], n);
+            }
             for (const size_t n : { 1, 12, 53, 64 }) { // whole tiles, and not; all seen by a lane, and not
                 test_attention(*all_kernels[i], n, 0.0f);
                 test_attention(*all_kernels[i], n, 2.0f);

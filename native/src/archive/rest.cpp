@@ -13,44 +13,6 @@ namespace {
 // Of the mean square of a query. A tenth and ten times as much answer no more and no fewer questions.
 constexpr double ridge = 0.003;
 
-// Solve gram x = right in place, by Cholesky. gram: (n, n), of which the upper half is read and overwritten; positive definite
-void solve(double * gram, size_t n, double * right) {
-    for (size_t k = 0; k < n; ++k) {
-        double * const row   = gram + k * n;
-        const double   scale = 1.0 / std::sqrt(row[k]);
-        for (size_t j = k; j < n; ++j) {
-            row[j] *= scale;
-        }
-        right[k] *= scale;
-        for (size_t i = k + 1; i < n; ++i) {
-            const double   factor = row[i];
-            double * const lower  = gram + i * n;
-            for (size_t j = i; j < n; ++j) {
-                lower[j] -= factor * row[j];
-            }
-            right[i] -= factor * right[k];
-        }
-    }
-    for (size_t i = n; i-- > 0;) {
-        for (size_t j = i + 1; j < n; ++j) {
-            right[i] -= gram[i * n + j] * right[j];
-        }
-        right[i] /= gram[i * n + i];
-    }
-}
-
-// Add the products of four queries, (4, dim), to the upper half of a Gram matrix.
-void add_products(const double * queries, size_t dim, double * gram) {
-    const double * const q0 = queries, * const q1 = q0 + dim, * const q2 = q1 + dim, * const q3 = q2 + dim;
-    for (size_t i = 0; i < dim; ++i) {
-        const double   a = q0[i], b = q1[i], c = q2[i], d = q3[i];
-        double * const row = gram + i * dim;
-        for (size_t j = i; j < dim; ++j) {
-            row[j] += a * q0[j] + b * q1[j] + c * q2[j] + d * q3[j];
-        }
-    }
-}
-
 void write_mean(const std::vector<double> & sums, uint32_t n, float * row) {
     std::transform(sums.begin(), sums.end(), row, [n](double sum) { return static_cast<float>(sum / n); });
 }
@@ -112,13 +74,13 @@ void Rest::fit(const edgekv_queries & queries, std::vector<double> & gram) {
     double         squares = 0.0;
     std::fill_n(gram.begin(), dim * dim, 0.0);
     std::fill(change_.begin(), change_.end(), 0.0);
-    for (size_t q = 0; q < n; q += n_at_once) {
-        std::fill_n(few, n_at_once * dim, 0.0);
-        for (size_t i = 0; i < std::min(n_at_once, n - q) * dim; ++i) {
+    for (size_t q = 0; q < n; q += n_gram_rows) {
+        std::fill_n(few, n_gram_rows * dim, 0.0);
+        for (size_t i = 0; i < std::min(n_gram_rows, n - q) * dim; ++i) {
             few[i] = double(queries.scale) * queries.data[q * dim + i];
             change_[i % dim] += few[i];
         }
-        add_products(few, dim, gram.data());
+        kernels().add_gram(few, dim, gram.data());
     }
     for (size_t i = 0; i < dim; ++i) {
         squares += gram[i * dim + i];
@@ -130,7 +92,7 @@ void Rest::fit(const edgekv_queries & queries, std::vector<double> & gram) {
     for (size_t i = 0; i < dim; ++i) {
         gram[i * dim + i] += ridge * squares / static_cast<double>(n);
     }
-    solve(gram.data(), dim, change_.data());
+    kernels().solve(gram.data(), dim, change_.data());
 }
 
 void Rest::write_key(uint32_t n, float * row) const {

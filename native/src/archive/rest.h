@@ -2,6 +2,7 @@
 #pragma once
 
 #include "edgekv_archive.h"
+#include "kernels/kernels.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -32,12 +33,11 @@ class Rest {
     void write_mean_key(float * row) const; // without the change
     void write_value(float * row) const;
 
-    static size_t gram_size(uint32_t dim_k) { return (size_t(dim_k) + n_at_once) * dim_k; }
+    static size_t gram_size(uint32_t dim_k) { return (size_t(dim_k) + n_gram_rows) * dim_k; }
     static size_t bytes(uint32_t dim_k, uint32_t dim_v) { return sizeof(Rest) + (2 * size_t(dim_k) + dim_v) * sizeof(double); }
 
   private:
     static constexpr uint32_t n_sampled = 8; // segments, at least: a mean of a thousand tokens is known to a thirtieth of their deviation
-    static constexpr size_t   n_at_once = 4; // queries that go to the Gram matrix together, which is read and written once for them
 
     uint32_t            every_  = 1; // of so many segments one is summed
     uint32_t            n_keys_ = 0; // that were added; as many values are by the end

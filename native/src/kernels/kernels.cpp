@@ -247,12 +247,14 @@ void EDGEKV_OF_SET(attend_tile_)(const AttentionTile & tile); // kernels_attend.
 void EDGEKV_OF_SET(attend_panel_)(const AttentionPanel & panel);
 void EDGEKV_OF_SET(add_exponentials_)(const KeyTile & tile, float * most, float * sums); // kernels_scan.cpp
 void EDGEKV_OF_SET(largest_weights_)(const KeyTile & tile, const float * log_sums, float * weights);
+void EDGEKV_OF_SET(add_gram_)(const double * rows, size_t n, double * gram); // kernels_rest.cpp
+void EDGEKV_OF_SET(solve_)(double * gram, size_t n, double * right);
 
 extern const Kernels EDGEKV_OF_SET(kernels_);
 const Kernels        EDGEKV_OF_SET(kernels_) = {
     EDGEKV_TEXT(EDGEKV_INSTRUCTIONS), dot, squared_distance, add_scaled, dots, squares, add_weighted,
     turn_back, rotate, add_norm1, add_attention, sum_lanes, EDGEKV_OF_SET(attend_tile_), EDGEKV_OF_SET(attend_panel_),
-    EDGEKV_OF_SET(add_exponentials_), EDGEKV_OF_SET(largest_weights_),
+    EDGEKV_OF_SET(add_exponentials_), EDGEKV_OF_SET(largest_weights_), EDGEKV_OF_SET(add_gram_), EDGEKV_OF_SET(solve_),
 };
 
 } // namespace edgekv

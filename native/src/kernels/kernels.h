@@ -8,6 +8,8 @@ namespace edgekv {
 
 constexpr size_t n_lanes = 16; // columns of a panel
 
+constexpr size_t n_gram_rows = 8; // that go to a Gram matrix together, which is read and written once for them
+
 // Attention of a few queries of one KV head, cells taken tile by tile: what `attend_tile` goes on from.
 struct AttentionTile {
     size_t           n_queries;
@@ -101,6 +103,12 @@ struct Kernels {
     // writes the largest exp(logit - log_sum) of each key over all lanes; weights has memory up to a multiple of n_lanes keys.
     void (*add_exponentials)(const KeyTile & tile, float * most, float * sums);
     void (*largest_weights)(const KeyTile & tile, const float * log_sums, float * weights);
+
+    // Add the products of rows (n_gram_rows, n) with each other, summed over the rows, to the upper half of gram (n, n).
+    void (*add_gram)(const double * rows, size_t n, double * gram);
+
+    // Solve gram x = right in place. gram: (n, n), of which the upper half is read and overwritten; positive definite
+    void (*solve)(double * gram, size_t n, double * right);
 };
 
 // Those of hooks/instructions.h.
