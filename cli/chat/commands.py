@@ -75,7 +75,7 @@ def _read(chat: Chat, names: str) -> None:
 def _drop(chat: Chat, _argument: str) -> None:
     n = len(chat.files)
     chat.files.clear()
-    say(f"{counted(n, 'file')} left out; your next message goes alone")
+    say(f"{counted(n, 'file')} left out; your next message goes alone" if n else "no file goes with your next message")
 
 
 def _help(chat: Chat, _argument: str) -> None:

@@ -121,6 +121,8 @@ def test_a_message_that_fails_is_given_back_with_its_files(runtime, book, tmp_pa
     run_command(talk, "/drop")
     assert "2 files left out" in capsys.readouterr().err
     assert talk.files == []
+    run_command(talk, "/drop")
+    assert "no file goes with your next message" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
