@@ -143,11 +143,10 @@ class RowArchive:
         self._library.edgekv_archive_cut(self._handle, end)
 
     def recall(self, cache: Cache, n_cells: int, **span: Any) -> structs.Recall:
-        """Begin a recall, scan all heads, and finish it. Arguments and result as of these."""
-        n_left = self.begin_recall(cache, n_cells, **span)
-        while n_left:
-            n_left = self.scan(n_left)
-        return self.finish_recall(cache)
+        """Recall in one call. Arguments as of `begin_recall`; result as of `finish_recall`, and errors of all steps."""
+        params, result = structs.RecallParams(n_cells, **span), structs.Recall()
+        library.call("edgekv_cache_recall", cache.handle, self._handle, c.byref(params), c.byref(result))
+        return result
 
     def begin_recall(
         self,
