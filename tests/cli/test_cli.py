@@ -267,3 +267,18 @@ def test_a_command_imports_no_other():
     """Modules of commands that nobody named would take the memory of cells."""
     ended = subprocess.run([sys.executable, "-c", OTHERS, "ask", "--help"], capture_output=True, text=True)
     assert ended.stdout.endswith("\nothers\n"), ended.stdout
+
+
+THREADS = "import os, edgekv.cli.main; print(os.environ['OPENBLAS_NUM_THREADS'], len(os.listdir('/proc/self/task')))"
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="/proc tells a process its threads")
+@pytest.mark.parametrize("named", [None, "2"])
+def test_numpy_starts_no_thread_in_a_command_unless_some_are_named(named):
+    """Threads of numpy's wait by computing, which took each command a tenth of a second of the processor."""
+    variables = os.environ | {"OPENBLAS_NUM_THREADS": named or ""}
+    if named is None:
+        del variables["OPENBLAS_NUM_THREADS"]
+    ended = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True, env=variables)
+    most = min(int(named or 1), len(os.sched_getaffinity(0)))
+    assert ended.stdout == f"{named or 1} {most}\n", ended.stderr
