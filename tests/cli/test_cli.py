@@ -274,11 +274,11 @@ THREADS = "import os, edgekv.cli.main; print(os.environ['OPENBLAS_NUM_THREADS'],
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="/proc tells a process its threads")
 @pytest.mark.parametrize("named", [None, "2"])
-def test_numpy_starts_no_thread_in_a_command_unless_some_are_named(named):
+def test_numpy_starts_no_thread_in_a_command_unless_some_are_named(named, monkeypatch):
     """Threads of numpy's wait by computing, which took each command a tenth of a second of the processor."""
-    variables = os.environ | {"OPENBLAS_NUM_THREADS": named or ""}
-    if named is None:
-        del variables["OPENBLAS_NUM_THREADS"]
-    ended = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True, env=variables)
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    if named is not None:
+        monkeypatch.setenv("OPENBLAS_NUM_THREADS", named)
+    ended = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True)
     most = min(int(named or 1), len(os.sched_getaffinity(0)))
     assert ended.stdout == f"{named or 1} {most}\n", ended.stderr
