@@ -40,6 +40,7 @@ class Choice(Input):
         *members(c.c_uint32, "n_layers n_probe n_ctx_train"),
         *members(c.c_int32, "ragged repositions"),
         ("n_ubatch", c.c_uint32),
+        ("recalls", c.c_int32),
     )
 
 

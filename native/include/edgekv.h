@@ -590,6 +590,7 @@ struct edgekv_choice {
     int32_t  ragged;       // nonzero: heads may keep different numbers of cells
     int32_t  repositions;  // nonzero: keys may be turned to other RoPE positions
     uint32_t n_ubatch;     // tokens that are decoded at once, at most; above 128 longer blocks are chosen from
+    int32_t  recalls;      // nonzero: evicted tokens may come back, so fewer cells are taken before blocks beside streamed layers are short
 };
 
 EDGEKV_DEFAULT(edgekv_choice)

@@ -26,6 +26,7 @@ LAYER_BYTES = 8_000  # likewise
 
 # native/src/plan/settings.cpp
 ENOUGH_CELLS = 2048
+FEW_CELLS = 512
 LONG_BLOCK = 512
 
 
@@ -229,28 +230,56 @@ def streamed(memory, estimates=None, **named):
 SHORT = bytes_for(ENOUGH_CELLS, "q8_0", 32)  # the least memory in which all weights leave enough cells
 
 
+LARGE = 50_000_000
+LARGE_LAYER = 4_000_000
+
+
+def streamed_all(cells, block):
+    """Return the least memory that holds so many cells, if all ten layers are streamed, through two slots."""
+    return bytes_for(cells, "q8_0", block, fixed=LARGE) - 8 * LARGE_LAYER
+
+
 @pytest.mark.parametrize(
     ("memory", "expected"),
     [
-        (SHORT, (0, "q8_0", 32, ENOUGH_CELLS)),
-        (SHORT - 1, (3, "q8_0", 32, ENOUGH_CELLS)),  # there are two slots, so the third layer frees memory
-        (SHORT - 3 * LAYER_BYTES, (5, "q8_0", 32, ENOUGH_CELLS)),
-        (SHORT - 8 * LAYER_BYTES, (10, "q8_0", 32, ENOUGH_CELLS)),
-        (SHORT - 8 * LAYER_BYTES - 1, (10, "q8_0", 32, ENOUGH_CELLS - 1)),  # all layers, and still too few
+        (bytes_for(ENOUGH_CELLS, "q8_0", 32, fixed=LARGE), (0, "q8_0", 32, ENOUGH_CELLS)),
+        (
+            bytes_for(ENOUGH_CELLS, "q8_0", 32, fixed=LARGE) - 1,
+            (3, "f16", LONG_BLOCK, ENOUGH_CELLS),
+        ),  # the third layer frees memory
+        (streamed_all(ENOUGH_CELLS, 128) + 3 * LARGE_LAYER, (7, "q8_0", 128, ENOUGH_CELLS)),
+        (streamed_all(ENOUGH_CELLS, 128), (10, "q8_0", 128, ENOUGH_CELLS)),
+        (
+            streamed_all(ENOUGH_CELLS, 128) - 1,
+            (10, "f16", 128, ENOUGH_CELLS // 2),
+        ),  # fewer cells come before a shorter block
+        (streamed_all(ENOUGH_CELLS // 2, 128), (10, "q8_0", 128, ENOUGH_CELLS // 2)),
+        (streamed_all(ENOUGH_CELLS // 2, 128) - 1, (10, "q8_0", 128, FEW_CELLS)),
+        (streamed_all(FEW_CELLS, 128), (10, "q8_0", 128, FEW_CELLS)),
+        (streamed_all(FEW_CELLS, 128) - 1, (10, "q8_0", 64, FEW_CELLS)),
+        (streamed_all(FEW_CELLS, 32), (10, "q8_0", 32, FEW_CELLS)),
+        (streamed_all(FEW_CELLS, 32) - 1, (10, "q8_0", 32, FEW_CELLS - 1)),
     ],
 )
-def test_as_few_layers_are_streamed_as_leave_enough_cells(memory, expected):
-    assert streamed(memory) == expected
+def test_as_few_layers_are_streamed_as_leave_enough_cells_in_full_blocks(memory, expected):
+    assert streamed(memory, Estimates(n_layers=10, fixed=LARGE, layer_bytes=LARGE_LAYER)) == expected
+
+
+def test_blocks_are_shorter_before_cells_are_fewer_where_no_token_comes_back():
+    estimates = Estimates(n_layers=10, fixed=LARGE, layer_bytes=LARGE_LAYER)
+    memory = streamed_all(ENOUGH_CELLS, 128) - 1
+    assert streamed(memory, estimates, archive="off") == (10, "q8_0", 64, ENOUGH_CELLS)
+    assert streamed(streamed_all(ENOUGH_CELLS, 32) - 1, estimates, archive="off") == (10, "q8_0", 32, ENOUGH_CELLS - 1)
 
 
 def test_what_a_layer_leaves_free_goes_to_longer_blocks_and_a_more_exact_type():
     """More cells would be lost when the layer comes back."""
-    estimates = Estimates(n_layers=10, fixed=50_000_000, layer_bytes=4_000_000)
-    least = bytes_for(ENOUGH_CELLS, "q8_0", 128, fixed=50_000_000) - 5 * 4_000_000
+    estimates = Estimates(n_layers=10, fixed=LARGE, layer_bytes=LARGE_LAYER)
+    least = bytes_for(ENOUGH_CELLS, "q8_0", 128, fixed=LARGE) - 5 * LARGE_LAYER
     assert streamed(least, estimates) == (7, "q8_0", 128, ENOUGH_CELLS)
-    more = bytes_for(ENOUGH_CELLS, "f16", LONG_BLOCK, fixed=50_000_000) - 5 * 4_000_000
+    more = bytes_for(ENOUGH_CELLS, "f16", LONG_BLOCK, fixed=LARGE) - 5 * LARGE_LAYER
     assert streamed(more, estimates) == (7, "f16", LONG_BLOCK, ENOUGH_CELLS)
-    assert streamed(least + 4_000_000, estimates) == (6, "q8_0", 128, ENOUGH_CELLS)
+    assert streamed(least + LARGE_LAYER, estimates) == (6, "q8_0", 128, ENOUGH_CELLS)
 
 
 def test_a_full_block_where_layers_are_streamed():

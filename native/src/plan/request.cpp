@@ -122,6 +122,7 @@ edgekv_choice choice_of(const edgekv_plan_request & request, uint32_t n_layers, 
     choice.ragged        = cache_params(request, usual_block).ragged != 0;
     choice.repositions   = request.repositions;
     choice.n_ubatch      = request.n_ubatch;
+    choice.recalls       = request.n_recalled != 0;
     if (request.probe_scores == 0) { // a longer block saves no probes: none follows it
         const uint32_t n_probe = request.repositions != 0 ? request.n_probe : 0;
         choice.n_ctx_train     = n_ctx_train - std::min(n_ctx_train, n_probe);

@@ -12,6 +12,7 @@ namespace edgekv {
 namespace {
 
 constexpr uint32_t enough_cells = 2048; // docs/memory.md says why
+constexpr uint32_t few_cells    = 512;  // likewise
 constexpr uint32_t full_block   = 128;
 constexpr uint32_t blocks[]     = { full_block, 64, 32 };
 constexpr uint32_t long_block   = 512; // where each block is followed by a probe
@@ -33,15 +34,18 @@ class Search {
     Search(const edgekv_choice & choice, BudgetSearch & budgets, int32_t repack)
         : choice_(choice), budgets_(budgets), repack_(repack),
           enough_(is_named() ? choice.budget : std::max(choice.least_budget, std::min(enough_cells, most_cells(usual_block())))),
-          blocks_(blocks_to_try()) {}
+          levels_(levels_to_try()), blocks_(blocks_to_try()) {}
 
     Setting best() const {
-        for (const uint32_t block : blocks_) {
-            if (const Setting found = with_enough(block, n_named())) {
-                return is_named() || block != blocks_.front() ? found : largest_of(block, n_named(), enough_);
+        for (const uint32_t enough : levels_) {
+            if (const Setting found = in_memory(enough)) {
+                return found;
+            }
+            if (const Setting found = least_streamed(enough, std::min(full_block, usual_block()))) {
+                return found;
             }
         }
-        if (const Setting found = least_streamed()) {
+        if (const Setting found = least_streamed(levels_.back(), 0)) {
             return found;
         }
         return is_named() ? std::nullopt : largest();
@@ -65,6 +69,15 @@ class Search {
     uint32_t n_named() const { return std::max(choice_.n_streamed, 0); }
     uint32_t most_cells(uint32_t block) const { return edgekv::most_cells(choice_, block); }
 
+    // Streamed layers are read again for each block, so fewer cells are enough before a block is shorter, if evicted tokens may come back.
+    std::vector<uint32_t> levels_to_try() const {
+        std::vector<uint32_t> tried = { enough_ };
+        while (may_stream() && choice_.recalls != 0 && !is_named() && tried.back() / 2 >= std::max(few_cells, choice_.least_budget)) {
+            tried.push_back(tried.back() / 2);
+        }
+        return tried;
+    }
+
     std::vector<uint32_t> blocks_to_try() const {
         if (choice_.block != 0) {
             return { choice_.block };
@@ -87,9 +100,9 @@ class Search {
     }
 
     // Enough cells and no more.
-    Setting with_enough(uint32_t block, uint32_t n_streamed) const {
+    Setting with_enough(uint32_t enough, uint32_t block, uint32_t n_streamed) const {
         for (const int32_t type : types()) {
-            const edgekv_setting setting = { enough_, block, type, repack_, n_streamed };
+            const edgekv_setting setting = { enough, block, type, repack_, n_streamed };
             if (does_fit(setting)) {
                 return setting;
             }
@@ -97,33 +110,48 @@ class Search {
         return std::nullopt;
     }
 
-    // Enough cells beside the fewest streamed layers: with a full block, since each block has them read again, or else with any.
-    Setting least_streamed() const {
-        if (!may_stream()) {
-            return std::nullopt;
-        }
-        for (const uint32_t shortest : { full_block, 0u }) {
-            const auto found_with = [&](uint32_t n_streamed) {
-                Setting found;
-                for (auto block = blocks_.begin(); block != blocks_.end() && *block >= shortest && !found; ++block) {
-                    found = with_enough(*block, n_streamed);
-                }
-                return found;
-            };
-            Setting best = found_with(choice_.n_layers);
-            for (uint32_t too_few = 0; best && best->n_streamed - too_few > 1;) {
-                const uint32_t tried = too_few + (best->n_streamed - too_few) / 2;
-                if (const Setting found = found_with(tried)) {
-                    best = found;
-                } else {
-                    too_few = tried;
-                }
-            }
-            if (best) {
-                return best;
+    // Those of a length at least. A long block has as many spare cells, so it comes with all cells that are enough alone.
+    std::vector<uint32_t> blocks_for(uint32_t enough, uint32_t shortest) const {
+        const uint32_t        longest = enough < enough_ ? std::max(full_block, choice_.block) : blocks_.front();
+        std::vector<uint32_t> found;
+        std::copy_if(blocks_.begin(), blocks_.end(), std::back_inserter(found),
+                     [&](uint32_t block) { return block >= shortest && block <= longest; });
+        return found;
+    }
+
+    // Enough cells, with no more streamed layers than are named.
+    Setting in_memory(uint32_t enough) const {
+        for (const uint32_t block : blocks_for(enough, 0)) {
+            if (const Setting found = with_enough(enough, block, n_named())) {
+                return is_named() || block != blocks_.front() ? found : largest_of(block, n_named(), enough);
             }
         }
         return std::nullopt;
+    }
+
+    // Enough cells beside the fewest streamed layers.
+    Setting least_streamed(uint32_t enough, uint32_t shortest) const {
+        if (!may_stream()) {
+            return std::nullopt;
+        }
+        const auto tried_blocks = blocks_for(enough, shortest);
+        const auto found_with   = [&](uint32_t n_streamed) {
+            Setting found;
+            for (auto block = tried_blocks.begin(); block != tried_blocks.end() && !found; ++block) {
+                found = with_enough(enough, *block, n_streamed);
+            }
+            return found;
+        };
+        Setting best = found_with(choice_.n_layers);
+        for (uint32_t too_few = 0; best && best->n_streamed - too_few > 1;) {
+            const uint32_t tried = too_few + (best->n_streamed - too_few) / 2;
+            if (const Setting found = found_with(tried)) {
+                best = found;
+            } else {
+                too_few = tried;
+            }
+        }
+        return best;
     }
 
     // The most cells, which are at least `least`: in F16 if they are as many as in Q8_0.
@@ -171,6 +199,7 @@ class Search {
     BudgetSearch &              budgets_;
     const int32_t               repack_;
     const uint32_t              enough_; // cells
+    const std::vector<uint32_t> levels_; // cells that are enough, the most first
     const std::vector<uint32_t> blocks_; // the fastest first
 };
 

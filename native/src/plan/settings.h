@@ -14,7 +14,9 @@ namespace edgekv {
 // that is shorter, or those that are named. From the fastest on, settings come in this order:
 //   1. all weights in memory; blocks of 512 if a probe follows each block, then of 128, 64 and 32. If more than 128 tokens are decoded
 //      at once, as on a GPU, where an eviction takes as long as many tokens, blocks of twice as many come first, then of as many
-//   2. the fewest streamed layers, with a block of 128 or longer if any number of layers leaves enough cells beside one
+//   2. the fewest streamed layers, with a block of 128 or longer
+//   3. if evicted tokens may come back, the same for half the cells, and half of those, while they are 512 or more
+//   4. the fewest streamed layers, with any block
 // The first setting with enough cells is taken. Only the fastest of all takes more of them than are enough; what another one leaves
 // free goes to F16. If none has enough, the one with the most cells is taken. So more memory never gives fewer cells: if it makes
 // room for a faster setting, the slower one had no more than enough.
