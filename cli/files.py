@@ -22,9 +22,9 @@ from edgekv.counting import counted
 from edgekv.documents.encodings import TextDecoder
 from edgekv.documents.formats import format_of, is_convertible, is_document
 from edgekv.documents.report import BlankTextError
+from edgekv.documents.text_file import decoded, encoding_of, read_text
 from edgekv.prompt.named_files import File, NamedFile, short_names
 from edgekv.prompt.spool import rereadable, spooled
-from edgekv.prompt.text import decoded, encoding_of, read_text
 
 from .render import say
 from .sectioned_help import SectionedCommand

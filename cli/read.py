@@ -14,10 +14,11 @@ import typer
 
 import edgekv
 from edgekv.counting import counted
+from edgekv.documents.text_file import read_text
 from edgekv.memory.sizes import format_size
 from edgekv.prompt.named_files import File, contents_of
 from edgekv.prompt.spool import spooled
-from edgekv.prompt.text import PARAGRAPH, read_text
+from edgekv.prompt.text import PARAGRAPH
 from edgekv.store.kept_folder import check_unused, is_kept, remove_session
 from edgekv.store.ownership import Ownership
 from edgekv.store.session_names import path_of, save_as, writable_path_of

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeRemainingColumn
@@ -14,10 +15,12 @@ from rich.text import Text
 
 import edgekv
 from edgekv.counting import counted
-from edgekv.generation.request import ProgressCallback
 from edgekv.generation.stats import kept_tokens
 from edgekv.memory.sizes import format_size
 from edgekv.warmup import register_warmup
+
+if TYPE_CHECKING:
+    from edgekv.generation.request import ProgressCallback
 
 
 def console_of(*, stderr: bool) -> Console:

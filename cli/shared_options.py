@@ -12,11 +12,11 @@ import click
 import typer
 
 import edgekv
+from edgekv.documents.text_file import read_text
 from edgekv.generation.request import MAX_TOKENS
 from edgekv.options import DEFAULT_ARCHIVE, RPC_TIMEOUT_S
 from edgekv.planning.default_memory import default_memory_line
 from edgekv.planning.streaming_cost import streaming_cost
-from edgekv.prompt.text import read_text
 
 from .render import loading, say
 

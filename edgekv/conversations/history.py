@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from edgekv.arguments import shown
+from edgekv.documents.text_file import read_text
 from edgekv.errors import EdgeKVError, InputError
 from edgekv.generation.request import GenerationRequest
 from edgekv.prompt.infill import Infill
 from edgekv.prompt.spool import rereadable
-from edgekv.prompt.text import read_text
 
 if TYPE_CHECKING:
     from edgekv.prompt.tools import ToolCall

@@ -10,10 +10,10 @@ from typing import Protocol
 
 from edgekv.binding.model import Model
 from edgekv.counting import counted
+from edgekv.documents.text_file import read_text
 from edgekv.errors import InputError
 from edgekv.models.catalog import find_model
 from edgekv.options import Options
-from edgekv.prompt.text import read_text
 
 from . import english
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgekv.documents.text_file import read_text
 from edgekv.errors import ConfigError, InputError, UnsupportedModelError
 from edgekv.generation.request import INSTRUCTION, ProgressCallback
 from edgekv.generation.stats import Stats
@@ -15,7 +16,7 @@ from edgekv.options import Options
 from edgekv.planning.plan import Plan
 from edgekv.prompt.named_files import File, NamedFile, contents_of, named_files
 from edgekv.prompt.spool import rereadable
-from edgekv.prompt.text import Prompt, read_text
+from edgekv.prompt.text import Prompt
 from edgekv.runtime import Runtime
 
 from .feed_recorder import Head, recording

@@ -14,10 +14,9 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from edgekv.documents.formats import format_of, is_document
+from edgekv.documents.text_file import read_text
 from edgekv.errors import InputError
 from edgekv.memory.raw_files import write_all
-
-from .text import read_text
 
 PROC = Path("/proc")
 LOOKED_AT = 16  # characters that tell a document from a text

@@ -16,9 +16,9 @@ from edgekv.api.api_errors import ApiError
 from edgekv.api.server_settings import TEXT_COPIES
 from edgekv.documents.conversion import Limits, convert
 from edgekv.documents.formats import format_of
+from edgekv.documents.text_file import read_text
 from edgekv.errors import InputError
 from edgekv.memory.sizes import MIB, format_size
-from edgekv.prompt.text import read_text
 
 from .state import ServerState, state_of
 from .streaming import BudgetedResponse

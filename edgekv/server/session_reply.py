@@ -23,12 +23,12 @@ from edgekv.api.reply_request import (
     Usage,
 )
 from edgekv.conversations.history import History, StoredHistory
+from edgekv.documents.text_file import read_text
 from edgekv.generation.reasoning import ReasoningSplitter, opens_reasoning
 from edgekv.generation.stats import Stats
 from edgekv.loop.loop_channel import Mailbox
 from edgekv.loop.reply_pieces import Blocks
 from edgekv.prompt.infill import Infill
-from edgekv.prompt.text import read_text
 
 from .cancel_flag import CancelFlag
 

@@ -269,7 +269,7 @@ def test_a_command_imports_no_other():
     assert ended.stdout.endswith("\nothers\n"), ended.stdout
 
 
-THREADS = "import os, edgekv.cli.main; print(os.environ['OPENBLAS_NUM_THREADS'], len(os.listdir('/proc/self/task')))"
+THREADS = "import os, edgekv.cli.main, numpy; print(os.environ['OPENBLAS_NUM_THREADS'], len(os.listdir('/proc/self/task')))"
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="/proc tells a process its threads")
@@ -282,3 +282,10 @@ def test_numpy_starts_no_thread_in_a_command_unless_some_are_named(named, monkey
     ended = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True)
     most = min(int(named or 1), len(os.sched_getaffinity(0)))
     assert ended.stdout == f"{named or 1} {most}\n", ended.stderr
+
+
+def test_the_command_loads_neither_numpy_nor_the_library_before_a_sub_command():
+    """Help and a shell's completion would wait for them."""
+    looked = "import sys, edgekv.cli.main; print({'numpy', 'edgekv.binding.library'} & sys.modules.keys())"
+    ended = subprocess.run([sys.executable, "-c", looked], capture_output=True, text=True)
+    assert ended.stdout == "set()\n", ended.stderr

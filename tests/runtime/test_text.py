@@ -10,6 +10,7 @@ import pytest
 from edgekv import InputError
 from edgekv.binding import text_tokenizer
 from edgekv.binding.model import Model
+from edgekv.documents import text_file
 from edgekv.options import Options
 from edgekv.prompt import text
 
@@ -71,10 +72,10 @@ def test_characters_are_given_whole(model):
 
 
 def test_the_place_of_a_byte_that_is_in_no_text_is_counted_from_the_beginning(tmp_path):
-    path, place = tmp_path / "a.txt", 2 * text.PIECE_BYTES + 7
+    path, place = tmp_path / "a.txt", 2 * text_file.PIECE_BYTES + 7
     path.write_bytes(b"x" * place + b"\0")
     with pytest.raises(InputError, match=f"byte {place} is 0"):
-        list(text.read_text(path))
+        list(text_file.read_text(path))
 
 
 def test_a_prompt_that_the_vocabulary_cannot_spell_is_refused():

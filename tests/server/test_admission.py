@@ -16,8 +16,8 @@ from asgi import fetched
 from edgekv.api.api_errors import ApiError
 from edgekv.api.reply_request import LONG_CHARS, ReplyRequest
 from edgekv.api.request_bytes import request_bytes
+from edgekv.documents.text_file import read_text
 from edgekv.generation.logprobs import PACKED_BYTES
-from edgekv.prompt.text import read_text
 from edgekv.server.admission import MemoryBudget, logprob_bytes
 from edgekv.server.spill import spill_texts, texts_in_files
 

@@ -14,10 +14,10 @@ from waiting import LIMIT_S
 
 from edgekv.api.api_errors import ApiError
 from edgekv.api.reply_request import Ended, Piece, PromptProgress, ReplyRequest, Usage
+from edgekv.documents.text_file import read_text
 from edgekv.errors import InputError, WorkerError
 from edgekv.generation.logprobs import PACKED_BYTES
 from edgekv.loop.loop_channel import Mailbox
-from edgekv.prompt.text import read_text
 from edgekv.server import spill
 from edgekv.server.admission import MemoryBudget
 from edgekv.server.scheduler import RequestQueue

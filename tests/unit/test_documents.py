@@ -13,8 +13,8 @@ from edgekv import ConfigError, InputError
 from edgekv.documents import conversion
 from edgekv.documents.conversion import convert
 from edgekv.documents.formats import format_of, is_convertible
+from edgekv.documents.text_file import read_text
 from edgekv.prompt.spool import rereadable
-from edgekv.prompt.text import read_text
 
 
 @pytest.fixture

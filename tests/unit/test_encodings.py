@@ -6,7 +6,7 @@ import pytest
 
 from edgekv import InputError
 from edgekv.documents.encodings import UTF_8, TextDecoder, known_encoding
-from edgekv.prompt.text import read_text
+from edgekv.documents.text_file import read_text
 
 # labels of the WHATWG's Encoding Standard, by Python's name of what they mean
 LABELS = {

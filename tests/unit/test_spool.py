@@ -12,9 +12,9 @@ import pytest
 from children import LIMIT_S
 
 from edgekv import InputError
+from edgekv.documents.text_file import read_text
 from edgekv.prompt import spool
 from edgekv.prompt.spool import rereadable, spooled
-from edgekv.prompt.text import read_text
 
 
 @pytest.fixture(params=["nameless", "named"])
