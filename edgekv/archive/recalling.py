@@ -26,11 +26,16 @@ GoesOn = Callable[[int, int], Generator[object, int, bool]]
 
 
 class Recalled(NamedTuple):
-    """Cells of a head that it filled, on average, and tokens scanned in all rounds. is_whole: not stopped"""
+    """Cells of a head that it filled, on average, and tokens scanned in all rounds.
+
+    is_whole: not stopped
+    needed: positions that heads held, and that score higher than one that was recalled
+    """
 
     n_cells: int = 0
     n_scanned: int = 0
     is_whole: bool = True
+    needed: HeadPositions | None = None
 
 
 def recalled_cells(spare: int) -> int:
@@ -47,12 +52,14 @@ def recalling(
     probe: Callable[[], Generator[object, int, None]],
     n_cells: int,
     goes_on: GoesOn,
+    n_needed: int = 0,
 ) -> Generator[object, int, Recalled]:
     """Fill free cells of heads with rows that a probe's queries find.
 
     probe: feeds the probe, once for each round
     goes_on: called between heads, with no call of the library under way; False ends the recall, with the cells of
         the round before
+    n_needed: most positions of a head that are noted as needed
     If the file cannot be read, note why; cells of an earlier round stay, unless this one gave them up.
     """
     done, n_free = Recalled(), cache.n_free
@@ -63,14 +70,15 @@ def recalling(
         for i in range(ROUNDS):
             yield from probe()
             n_heads = n_left = rows.begin_recall(
-                cache, n_cells, before=BEFORE, after=AFTER, n_sink=N_SINK, with_rest=True
+                cache, n_cells, before=BEFORE, after=AFTER, n_sink=N_SINK, with_rest=True, n_needed=n_needed
             )
             while n_left:
                 if not (yield from goes_on((i + 1) * n_heads - n_left, ROUNDS * n_heads)):
                     return done._replace(is_whole=False)
                 n_left = rows.scan(cache.shape.n_threads)
             n_filled = rows.finish_recall(cache).n_cells
-            done = Recalled(n_filled, done.n_scanned + (archive.n_tokens if n_heads else 0))
+            n_scanned = done.n_scanned + (archive.n_tokens if n_heads else 0)
+            done = Recalled(n_filled, n_scanned, needed=rows.needed)
     except ArchiveError as error:
         archive.fail(error)
         return done._replace(n_cells=n_free - cache.n_free)

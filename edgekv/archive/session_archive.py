@@ -28,6 +28,7 @@ class Archive:
     keeper: has its files; None = they are temporary
     asked: tokens at the end of the last prompt, which recall
     brought: positions of the cells that they recalled, which stay while the reply goes on; None = nothing was recalled
+    needed: positions that heads held and that they would have recalled, which stay within the budget as long
     """
 
     def __init__(self, space: ArchiveSpace) -> None:
@@ -46,6 +47,7 @@ class Archive:
         self._marks: weakref.WeakSet[Mark] = weakref.WeakSet()  # those whose tokens it still has
         self.asked: Sequence[int] = ()
         self.brought: HeadPositions | None = None
+        self.needed: HeadPositions | None = None
         self._failure = ""  # why it takes no more rows, or gives none back
         self._lost = ""  # why it did not get rows that others had archived
         self._is_readable = True

@@ -233,6 +233,7 @@ class Cache(HeldCells):
         generating: bool = False,
         budgets: Sequence[Sequence[int]] | None = None,
         beside: HeadPositions | None = None,
+        within: HeadPositions | None = None,
         reposition: bool = False,
         result: structs.Compaction | None = None,
     ) -> structs.Compaction:
@@ -242,6 +243,7 @@ class Cache(HeldCells):
         generating: the tokens fed since the last compaction were generated
         budgets: cells that each head keeps, layer by layer and head by head, at most `budget` on average
         beside: positions whose cells stay beside these; a head may lack some
+        within: positions whose cells stay within the budget, as the protected ones do; likewise
         reposition: turn the keys that stay to adjacent RoPE positions, if cells are evicted
         result: is filled and returned, so that it is known even if an interrupt follows the compaction
 
@@ -257,14 +259,15 @@ class Cache(HeldCells):
         if flat is not None and len(flat) != self.shape.n_head_total:
             named, n_heads = counted(len(flat), "head"), self.shape.n_head_total
             raise ConfigError(f"budgets for {named} do not fit a model of {n_heads}; give one a head")
-        if beside is not None and (
-            len(beside.counts) != self.shape.n_head_total or len(beside.positions) != beside.counts.sum()
-        ):
-            named, n_heads = counted(len(beside.counts), "head"), self.shape.n_head_total
-            raise ConfigError(
-                f"{counted(len(beside.positions), 'position')} of {named} beside a budget do not fit a model of "
-                f"{n_heads}; give those of each head"
-            )
+        for given in (beside, within):
+            if given is not None and (
+                len(given.counts) != self.shape.n_head_total or len(given.positions) != given.counts.sum()
+            ):
+                named, n_heads = counted(len(given.counts), "head"), self.shape.n_head_total
+                raise ConfigError(
+                    f"{counted(len(given.positions), 'position')} of {named} that are to stay do not fit a model of "
+                    f"{n_heads}; give those of each head"
+                )
         params = structs.CompactionParams(
             c.pointer(native.fields),
             c.pointer(protection),
@@ -275,6 +278,8 @@ class Cache(HeldCells):
             None if flat is None else (c.c_uint32 * len(flat))(*flat),
             None if beside is None else beside.counts.ctypes.data,
             None if beside is None else beside.positions.ctypes.data,
+            None if within is None else within.counts.ctypes.data,
+            None if within is None else within.positions.ctypes.data,
         )
         result = structs.Compaction() if result is None else result
         native.call("edgekv_cache_compact", self._handle, c.byref(params), c.byref(result))

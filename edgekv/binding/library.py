@@ -166,6 +166,8 @@ _QUERIES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "edgekv_archive_segment_bytes": (c.c_uint64, (_P,)),
     "edgekv_archive_segment_size": (c.c_uint64, (_P,)),
     "edgekv_archive_place": (None, (_P, c.c_int32, _P, _P)),
+    "edgekv_recall_needed": (c.c_size_t, (_P, _P)),
+    "edgekv_recall_needed_positions": (None, (_P, _P)),
     "edgekv_recall_free": (None, (_P,)),
     "edgekv_archive_estimate_bytes": (c.c_uint64, (_P, c.c_uint32, c.c_uint32, c.c_uint32)),
     "edgekv_row_bytes": (c.c_uint64, (c.c_int32, c.c_uint32)),

@@ -6,8 +6,11 @@ import ctypes as c
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from . import library, structs
 from .cache import Cache
+from .held_cells import HeadPositions
 
 SEGMENT_TOKENS = 128  # EDGEKV_SEGMENT_TOKENS
 
@@ -36,6 +39,7 @@ class RowArchive:
         self._library = library.load()
         self._handle = c.c_void_p()
         self._work = c.c_void_p()  # the recall that `begin_recall` began
+        self.needed: HeadPositions | None = None  # by the last whole recall
         library.call(name, *arguments, c.byref(self._handle))
 
     @property
@@ -158,6 +162,7 @@ class RowArchive:
         after: int,
         n_sink: int = 0,
         with_rest: bool = False,
+        n_needed: int = 0,
     ) -> int:
         """Begin to fill free cells with the archived tokens that get most attention from the last probe's queries.
 
@@ -167,14 +172,15 @@ class RowArchive:
             one lies before it, and for each `after` positions that it lies after it, up to six times as many
         n_sink: first positions, whose weights count nothing
         with_rest: one of the cells of each head, at position -1, stands for all archived tokens that the head lacks
+        n_needed: of the tokens that each head holds, most that `needed` lists
 
         Returns how many heads are to be scanned, 0 if there is nothing to recall. Call `scan` until no heads are left,
         and then `finish_recall`. Until then no cell changes, and none may be changed. A recall that is not finished is
         given up. Raises NativeError without a probe.
         """
         self._free_work()
-        params, n_left = structs.RecallParams(n_cells, n_rows, before, after, n_sink, with_rest), c.c_uint32()
-        work = c.byref(self._work)
+        params = structs.RecallParams(n_cells, n_rows, before, after, n_sink, with_rest, n_needed)
+        work, n_left = c.byref(self._work), c.c_uint32()
         library.call("edgekv_recall_begin", cache.handle, self._handle, c.byref(params), work, c.byref(n_left))
         return n_left.value
 
@@ -194,12 +200,18 @@ class RowArchive:
         If keys of the cache were turned, those of each head, with the recalled ones, are turned to adjacent positions
         in order.
 
+        `needed` then has the positions that each head held and that score higher than one that was recalled to a head
+        which shares its rows.
+
         Returns the number of cells of a head on average, the keys scored, and times in microseconds. Raises
         ArchiveError if the file cannot be read or is damaged; the cells are then as before, without the cells of an
         earlier recall.
         """
-        result = structs.Recall()
+        result, counts = structs.Recall(), np.zeros(cache.shape.n_head_total, np.uint32)
         library.call("edgekv_recall_finish", self._work, cache.handle, c.byref(result))
+        n_needed = self._library.edgekv_recall_needed(self._work, counts.ctypes.data)
+        self.needed = HeadPositions(counts, np.empty(n_needed, np.int32))
+        self._library.edgekv_recall_needed_positions(self._work, self.needed.positions.ctypes.data)
         self._free_work()
         return result
 

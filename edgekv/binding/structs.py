@@ -246,7 +246,7 @@ class CompactionParams(Input):
         ("budget", c.c_uint32),
         *members(c.c_int32, "probed generating reposition"),
         ("budgets", c.POINTER(c.c_uint32)),
-        *members(c.c_void_p, "n_beside beside"),
+        *members(c.c_void_p, "n_beside beside n_within within"),
     )
 
 
@@ -264,7 +264,7 @@ class Compaction(Struct):
 class RecallParams(Input):
     """struct edgekv_recall_params"""
 
-    _fields_ = members(c.c_uint32, "n_bytes n_cells n_rows before after n_sink with_rest")
+    _fields_ = members(c.c_uint32, "n_bytes n_cells n_rows before after n_sink with_rest n_needed")
 
 
 class Recall(Struct):

@@ -94,7 +94,7 @@ class BlockLoop(FedCells):
         self._since_probe = None
         self._part_ends = part_ends
         if self.archive is not None:
-            self.archive.asked, self.archive.brought = (), None
+            self.archive.asked, self.archive.brought, self.archive.needed = (), None, None
         recalls = self.archive is not None and want_logits and observe is None
         n_held = self._n_held(probe, recalls=recalls) if want_logits else 0
         held = HeldBack(tokens, n_held)
@@ -178,7 +178,10 @@ class BlockLoop(FedCells):
             return not self._is_moved and (yield from goes_on(*n_heads))
 
         def recall(goes_on: GoesOn) -> Feeding[Recalled]:
-            return recalling(archive, cache, lambda: self._probe(archive.asked), n_cells, goes_on)
+            options = self._options
+            n_protected = options.sinks + options.recent_cells(self.budget) + sum(b - a for a, b in self.pinned)
+            n_needed = max(0, self.budget - n_protected - 1)  # one is left for the policy
+            return recalling(archive, cache, lambda: self._probe(archive.asked), n_cells, goes_on, n_needed)
 
         self._is_moved = False
         held = cache.all_positions()
@@ -188,7 +191,7 @@ class BlockLoop(FedCells):
                 yield from evict()
                 held = cache.all_positions()
             recalled = yield from recall(goes_on)
-        archive.brought = gained(held, cache.all_positions())
+        archive.brought, archive.needed = gained(held, cache.all_positions()), recalled.needed
         self.work.recalled_cells += recalled.n_cells
         self.work.scanned_tokens += recalled.n_scanned
         self.work.recalls += 1

@@ -237,7 +237,9 @@ class FedCells:
         elif is_last or self._since_probe is None or self._since_probe > UBATCH:
             yield from self._ask(probe)
         if self.archive is not None and full and (not generating or self.is_resized):
-            self.archive.brought = None  # a reply goes on without it, or recalls again under its new budget
+            self.archive.brought = self.archive.needed = (
+                None  # a reply goes on without it, or recalls again under its new budget
+            )
         reposition = full and self.repositioning.due()
         self._compacting = result = structs.Compaction()
         self.cache.compact(
@@ -249,6 +251,7 @@ class FedCells:
             probed=probed,
             generating=generating,
             beside=None if self.archive is None else self.archive.brought,
+            within=None if self.archive is None else self.archive.needed,
             reposition=reposition,
             result=result,
         )

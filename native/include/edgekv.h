@@ -394,6 +394,8 @@ struct edgekv_compaction_params {
     const uint32_t *                 n_beside;   // positions of every head, layer by layer, whose cells stay beside what it keeps of
                                                  // the budget, as what a recall brought (edgekv_archive.h); NULL = none
     const int32_t *                  beside;     // these, head after head, ascending of each; a head may lack some
+    const uint32_t *                 n_within;   // positions of every head whose cells stay within the budget, likewise, as the protected
+    const int32_t *                  within;     // ones do: what a recall needs of those that a head held; NULL = none
 };
 
 EDGEKV_DEFAULT(edgekv_compaction_params)
@@ -411,7 +413,7 @@ struct edgekv_compaction {
 //   EDGEKV_STATUS_INVALID_STATE     the cache was opened for a policy that needs less, or there was no probe; or the policy scores
 //                                   by every token (H2O, AHAKV), and more were fed since the last compaction than n_query_rows
 //   EDGEKV_STATUS_INVALID_ARGUMENT  protected cells exceed a budget; or budgets exceed `budget` on average, or one of them
-//                                   what a head may keep, or together they keep no cell; or positions beside it do not ascend
+//                                   what a head may keep, or together they keep no cell; or positions beside or within it do not ascend
 //   EDGEKV_STATUS_MODEL_INVALID     `critical` with repacked weights: the model's file was changed after it was loaded
 //   EDGEKV_STATUS_INTERNAL          a device failed; if rows moved there already, the cache is empty
 EDGEKV_API enum edgekv_status edgekv_cache_compact(

@@ -149,6 +149,7 @@ struct edgekv_recall_params {
     uint32_t after;   // and for each `after` positions that it lies after it; beyond six times as many it counts nothing
     uint32_t n_sink;  // first positions: what they get counts nothing, because attention that finds nothing goes there
     uint32_t with_rest; // nonzero: one of these cells of each head stands for all archived tokens that the head lacks
+    uint32_t n_needed;  // archived tokens that a head holds and that score as well as what is recalled: so many are noted, at most n_cells
 };
 
 EDGEKV_DEFAULT(edgekv_recall_params)
@@ -225,6 +226,13 @@ EDGEKV_API enum edgekv_status edgekv_recall_finish(
                struct edgekv_recall * result,
                                char * err,
                              size_t   err_size);
+
+// After it is finished: how many tokens the heads hold, layer by layer, that score higher than one that was recalled to a head which shares
+// rows with theirs, the best n_needed of each. counts: room for all heads. An eviction that is to keep them gets them as `within`.
+EDGEKV_API size_t edgekv_recall_needed(const struct edgekv_recall_work * work, uint32_t * counts);
+
+// Their positions, head after head, ascending of each: room for as many.
+EDGEKV_API void edgekv_recall_needed_positions(const struct edgekv_recall_work * work, int32_t * positions);
 
 EDGEKV_API void edgekv_recall_free(struct edgekv_recall_work * work);
 

@@ -269,7 +269,9 @@ def test_a_command_imports_no_other():
     assert ended.stdout.endswith("\nothers\n"), ended.stdout
 
 
-THREADS = "import os, edgekv.cli.main, numpy; print(os.environ['OPENBLAS_NUM_THREADS'], len(os.listdir('/proc/self/task')))"
+THREADS = (
+    "import os, edgekv.cli.main, numpy; print(os.environ['OPENBLAS_NUM_THREADS'], len(os.listdir('/proc/self/task')))"
+)
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="/proc tells a process its threads")

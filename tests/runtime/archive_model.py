@@ -142,3 +142,25 @@ class ArchiveModel:
             for position, (key, value) in zip(positions, rows, strict=True):
                 of_position = self.rests[at] if position == REST else {self.stored[at][position]}
                 assert (key.tobytes(), value.tobytes()) in of_position
+
+
+def check_needed(needed, hot, recalled, scores, begin, most):
+    """Each head needs the best of the tokens that it holds, as far as they score higher than one that was recalled.
+
+    needed, hot, recalled: (layer, head) -> positions
+    scores: of all archived tokens, from `begin` on; None = they are not known
+    most: of a head
+    """
+    for at, of_head in needed.items():
+        assert len(of_head) <= most
+        assert of_head.tolist() == sorted(hot[at] & set(of_head.tolist()))
+    if scores is None:
+        return
+    all_recalled = [scores[at][p - begin] for at, positions in recalled.items() for p in positions]
+    least = min(all_recalled, default=np.inf)
+    for at, of_head in needed.items():
+        of_position = {p: scores[at][p - begin] for p in hot[at] if 0 <= p - begin < len(scores[at])}
+        assert all(of_position[p] >= least * (1 - SAME) for p in of_head.tolist())
+        worst = min((of_position[p] for p in of_head.tolist()), default=np.inf) if len(of_head) == most else least
+        left = [score for p, score in of_position.items() if p not in of_head]
+        assert most == 0 or all(score <= max(worst, least) * (1 + SAME) for score in left)

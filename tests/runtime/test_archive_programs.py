@@ -6,8 +6,9 @@ import random
 import tempfile
 from contextlib import ExitStack
 
+import numpy as np
 import pytest
-from archive_model import ArchiveModel, keys_if_fed
+from archive_model import ArchiveModel, check_needed, keys_if_fed
 
 from edgekv.binding.row_archive import RowArchive
 
@@ -88,7 +89,11 @@ class Program:
             self.archive.begin_recall(self.cache, n_wanted, n_rows=n_rows, **SPAN)
             self.archive.scan(1)
             return
-        found = self.archive.recall(self.cache, n_wanted, n_rows=n_rows, **SPAN)
+        n_needed = self.chance.choice([0, 3, 40])
+        n_left = self.archive.begin_recall(self.cache, n_wanted, n_rows=n_rows, n_needed=n_needed, **SPAN)
+        while n_left:
+            n_left = self.archive.scan(4)
+        found = self.archive.finish_recall(self.cache)
         for at, positions in self.recalled.items():
             self.model.held[at] -= positions
         lacking = self.model.lacking(begin, end).values()
@@ -97,6 +102,8 @@ class Program:
         hot = {at: set(held) for at, held in self.model.held.items()}
         self.model.recall(self.cache, begin, end, n, free, scores)
         self.recalled = {at: self.model.held[at] - hot[at] for at in hot}
+        needed = np.split(self.archive.needed.positions, np.cumsum(self.archive.needed.counts)[:-1])
+        check_needed(dict(zip(hot, needed, strict=True)), hot, self.recalled, scores, begin, min(n_needed, n_wanted))
         self.n_recalled = n
 
     def keys_if_fed(self, tokens):

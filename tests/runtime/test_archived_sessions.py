@@ -465,9 +465,10 @@ def test_a_cancelled_reply_ends_the_recall_of_its_first_eviction(archived, monke
     with archived.session() as session:
         n_heads = []
 
-        def recall_and_cancel(archive, cache, probe, n_cells, goes_on):
+        def recall_and_cancel(archive, cache, probe, n_cells, goes_on, n_needed):
             session.cancel()
-            return recalling(archive, cache, probe, n_cells, lambda *done: n_heads.append(done) or goes_on(*done))
+            noted = lambda *done: n_heads.append(done) or goes_on(*done)  # noqa: E731
+            return recalling(archive, cache, probe, n_cells, noted, n_needed)
 
         monkeypatch.setattr("edgekv.cells.block_loop.recalling", recall_and_cancel)
         said(session, n=3 * SETTINGS["block"])

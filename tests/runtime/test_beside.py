@@ -1,4 +1,4 @@
-"""Cells that stay beside a budget: an eviction by any policy passes over them, and leaves others within the budget."""
+"""Cells that stay beside a budget or within it: an eviction by any policy passes over them, and leaves others."""
 
 from __future__ import annotations
 
@@ -81,6 +81,81 @@ def test_each_head_has_cells_of_its_own_beside_its_budget(model, spec):
         assert (len(others) > 1) == spec.endswith(("+ada", "+pyramid"))
 
 
+@pytest.mark.parametrize("spec", POLICIES)
+def test_cells_within_a_budget_stay_as_pinned_ones_do(model, spec):
+    policy, rng = parse_policy(spec), np.random.default_rng(9)
+    options = {"policy": spec, "budget": BUDGET, "block": BLOCK, "recent": 4}
+    with recorded_runtime(model, n_layer=N_LAYER, n_head_kv=N_HEAD_KV, **options) as run:
+        cache = run.runtime.block_loop.cache
+        for seed in (1, 2):
+            cache.feed(tokens_of(BLOCK, seed))
+            note_scores(cache, policy)
+        before = cache.snapshot()
+        for n in (5, 12):
+            same = np.sort(2 + rng.permutation(cache.n_past - 6)[:n]).astype(np.int32)
+            pinned = tuple((int(p), int(p) + 1) for p in same)
+            cache.compact(policy, BUDGET, n_sink=2, recent=4, pinned=pinned)
+            expected = positions(cache)
+            cache.restore(before)
+            cache.compact(policy, BUDGET, n_sink=2, recent=4, within=HeadPositions.of([same] * len(HEADS)))
+            assert positions(cache) == expected
+            cache.restore(before)
+
+
+@pytest.mark.parametrize("spec", POLICIES)
+def test_each_head_has_cells_of_its_own_within_its_budget(model, spec):
+    policy, rng = parse_policy(spec), np.random.default_rng(10)
+    options = {"policy": spec, "budget": BUDGET, "block": BLOCK, "recent": 4}
+    with recorded_runtime(model, n_layer=N_LAYER, n_head_kv=N_HEAD_KV, **options) as run:
+        cache = run.runtime.block_loop.cache
+        cache.feed(tokens_of(BLOCK))
+        note_scores(cache, policy)
+        own = [np.sort(rng.permutation(BLOCK)[:n]).astype(np.int32) for n in (0, 3, 20, 1, 12, 5)]
+        beside = [np.setdiff1d(np.arange(9, 12, dtype=np.int32), it) for it in own]
+        for _ in range(3):
+            cache.feed(tokens_of(BUDGET - 3, seed=2))
+            both = {"beside": HeadPositions.of(beside), "within": HeadPositions.of(own)}
+            cache.compact(policy, BUDGET, n_sink=2, recent=4, generating=True, **both)
+            held = positions(cache)
+            assert all({*a, *b} <= set(held[at]) for at, a, b in zip(HEADS, own, beside, strict=True))
+            assert sum(map(len, held.values())) == BUDGET * len(HEADS) + sum(map(len, beside))
+
+
+def test_more_cells_within_a_budget_than_it_holds_are_refused(model):
+    policy = parse_policy("keydiff")
+    options = {"policy": "keydiff", "budget": BUDGET, "block": BLOCK}
+    with recorded_runtime(model, n_layer=N_LAYER, n_head_kv=N_HEAD_KV, **options) as run:
+        cache = run.runtime.block_loop.cache
+        cache.feed(tokens_of(BLOCK))
+        before = positions(cache)
+        many = HeadPositions.of([np.arange(BUDGET + 1, dtype=np.int32)] * len(HEADS))
+        with pytest.raises(ConfigError, match="49 protected cells exceed the budget of 48"):
+            cache.compact(policy, BUDGET, within=many)
+        assert positions(cache) == before
+
+
+@pytest.mark.usefixtures("talkative")
+@pytest.mark.parametrize("policy", ["keydiff", "keydiff+ada"])
+def test_what_heads_held_and_needed_stays_too(open_runtime, policy):
+    options = {"policy": policy, "archive": "1MiB", "reposition": "never", "recent": 8}
+    with open_runtime(**options) as rt, rt.session() as session:
+        loop, n = rt.block_loop, 4 * SETTINGS["block"]
+        session.read(words(200))
+        reply = session.chat("What is it?", max_tokens=n, sampling=GREEDY, allow_loops=True)
+        next(reply)
+        needed = loop.archive.needed
+        assert needed.counts.sum() > 0
+        assert needed.counts.max() <= SETTINGS["block"] // 2
+        ends = np.cumsum(needed.counts)[:-1]
+        of_head = dict(zip(map(tuple, loop.cache.heads), np.split(needed.positions, ends), strict=True))
+        assert all(set(it) <= set(loop.cache.positions(*at)) for at, it in of_head.items())
+        "".join(reply)
+        assert session.stats.evictions > 4
+        assert all(set(it) <= set(loop.cache.positions(*at)) for at, it in of_head.items())
+        session.read(words(60, "other"))
+        assert loop.archive.needed is None
+
+
 @pytest.mark.usefixtures("talkative")
 @pytest.mark.parametrize("policy", ["keydiff", "h2o", "keydiff+ada"])
 def test_what_a_prompt_recalled_stays_to_the_bit_while_its_reply_goes_on(open_runtime, policy):
@@ -126,8 +201,11 @@ def test_positions_that_do_not_ascend_or_fit_are_refused(model):
         before = positions(cache)
         for order in ([3, 2], [2, 2]):
             beside = HeadPositions.of([np.array(order, np.int32)] * len(HEADS))
-            with pytest.raises(ConfigError, match="positions beside a budget do not ascend"):
+            with pytest.raises(ConfigError, match="positions beside or within a budget do not ascend"):
                 cache.compact(policy, BUDGET, beside=beside)
-        with pytest.raises(ConfigError, match="2 positions of 1 head beside a budget do not fit a model of 6"):
-            cache.compact(policy, BUDGET, beside=HeadPositions.of([np.array([1, 2], np.int32)]))
+            with pytest.raises(ConfigError, match="positions beside or within a budget do not ascend"):
+                cache.compact(policy, BUDGET, within=beside)
+        for name in ("beside", "within"):
+            with pytest.raises(ConfigError, match="2 positions of 1 head that are to stay do not fit a model of 6"):
+                cache.compact(policy, BUDGET, **{name: HeadPositions.of([np.array([1, 2], np.int32)])})
         assert positions(cache) == before

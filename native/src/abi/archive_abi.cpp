@@ -145,6 +145,10 @@ enum edgekv_status edgekv_recall_finish(struct edgekv_recall_work * work, struct
     });
 }
 
+size_t edgekv_recall_needed(const struct edgekv_recall_work * work, uint32_t * counts) { return work->recall.n_needed(counts); }
+
+void edgekv_recall_needed_positions(const struct edgekv_recall_work * work, int32_t * positions) { work->recall.write_needed(positions); }
+
 void edgekv_recall_free(struct edgekv_recall_work * work) { delete work; }
 
 enum edgekv_status edgekv_cache_refill(struct edgekv_cache * cache, const struct edgekv_archive * archive, uint32_t n, char * err,

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <numeric>
 
 namespace edgekv {
 
@@ -27,6 +28,7 @@ Recall::Recall(const edgekv_cache & cache, const edgekv_archive & archive, const
     const size_t n_threads = n_workers(cache.shape);
     team_.emplace(n_threads);
     found_.counts.resize(n_held_.size());
+    n_needed_.resize(n_held_.size());
     if (found_.n == 0) {
         return;
     }
@@ -34,13 +36,16 @@ Recall::Recall(const edgekv_cache & cache, const edgekv_archive & archive, const
     found_.positions.resize(size_t(found_.most) * n_held_.size());
     found_.rope_positions.resize(found_.positions.size());
     scores_.resize(found_.positions.size());
+    params_.n_needed = std::min(params_.n_needed, params_.n_cells);
+    needed_.resize(n_held_.size() * size_t(params_.n_needed));
+    needed_scores_.resize(needed_.size());
     make_rests();
     llama_synchronize(cache.ctx);
     copy_own_keys();
     each_head([&](uint32_t il, uint32_t g) { heads_.emplace_back(il, g); });
     for (size_t i = 0; i < n_threads; ++i) {
         scans_.emplace_back(scan_size(cache.shape, cache.n_probe()));
-        bests_.emplace_back(found_.most, params.before, params.after, params.n_sink);
+        bests_.emplace_back(found_.most, params_.n_needed, params.before, params.after, params.n_sink);
     }
 }
 
@@ -53,6 +58,8 @@ void Recall::scan(uint32_t n) {
             scan_head(heads_[head].first, heads_[head].second, scans_[thread], bests_[thread]);
             bests_[thread].write(found_.positions.data() + head * found_.most, scores_.data() + head * found_.most);
             found_.counts[head] = bests_[thread].n();
+            bests_[thread].write_needed(needed_.data() + head * params_.n_needed, needed_scores_.data() + head * params_.n_needed);
+            n_needed_[head] = bests_[thread].n_needed();
         });
     }
     n_scanned_ += n;
@@ -121,9 +128,41 @@ void Recall::choose() {
         std::vector<size_t> heads;
         each_head_of(cache_.layers(), pool, [&](uint32_t il, uint32_t g) { heads.push_back(cache_.layers()[il].first_head + g); });
         keep_best(found_, scores_, heads, found_.n * heads.size());
+        choose_needed(heads);
         if (!rests_.empty()) {
             choose_rests(heads);
         }
+    }
+}
+
+// Of the tokens that heads hold, those that would have been recalled had they lacked them.
+void Recall::choose_needed(const std::vector<size_t> & heads) {
+    float least = INFINITY;
+    for (const size_t head : heads) {
+        const auto first = scores_.begin() + head * found_.most;
+        least            = std::accumulate(first, first + found_.counts[head], least, [](float a, float b) { return std::min(a, b); });
+    }
+    for (const size_t head : heads) {
+        int32_t * const position = needed_.data() + head * params_.n_needed;
+        const float *   score    = needed_scores_.data() + head * params_.n_needed;
+        uint32_t        n_left   = 0;
+        for (uint32_t i = 0; i < n_needed_[head]; ++i) {
+            if (score[i] > least) {
+                position[n_left++] = position[i];
+            }
+        }
+        n_needed_[head] = n_left;
+    }
+}
+
+size_t Recall::n_needed(uint32_t * counts) const {
+    std::copy(n_needed_.begin(), n_needed_.end(), counts);
+    return std::accumulate(n_needed_.begin(), n_needed_.end(), size_t(0));
+}
+
+void Recall::write_needed(int32_t * positions) const {
+    for (size_t head = 0; head < n_needed_.size(); ++head) {
+        positions = std::copy_n(needed_.begin() + head * params_.n_needed, n_needed_[head], positions);
     }
 }
 
@@ -372,8 +411,8 @@ size_t Recall::n_workers(const edgekv_shape & shape) { return std::max(1u, std::
 uint64_t Recall::estimate_bytes(const edgekv_shape & shape, uint32_t n_probe, uint32_t n_cells) {
     const ScanSize size     = scan_size(shape, n_probe);
     const uint64_t most     = std::min<uint64_t>(EDGEKV_RECALL_LIMIT * uint64_t(n_cells), shape.n_cells_max);
-    const uint64_t a_thread = Scan::bytes(size) + BestPositions::bytes(most, 0) + shape.n_cells_max * sizeof(int32_t);
-    const uint64_t a_head   = most * (2 * sizeof(int32_t) + 2 * sizeof(float)) + 6 * sizeof(uint32_t) + sizeof(heads_[0]) +
+    const uint64_t a_thread = Scan::bytes(size) + BestPositions::bytes(most, n_cells, 0) + shape.n_cells_max * sizeof(int32_t);
+    const uint64_t a_head   = most * (2 * sizeof(int32_t) + 2 * sizeof(float)) + n_cells * (sizeof(int32_t) + sizeof(float)) + 7 * sizeof(uint32_t) + sizeof(heads_[0]) +
                             HeadMoves::bytes(1) + sizeof(RowBytes) + sizeof(uint64_t);
     const uint64_t a_rest  = Rest::bytes(shape.head_dim_k, shape.head_dim_v) + sizeof(uint32_t);
     return n_workers(shape) * a_thread + shape.n_head_total * (a_head + a_rest) + size.dim * sizeof(float) + size.row_bytes + SegmentFile::room(size.row_bytes) +

@@ -32,6 +32,10 @@ class Recall {
     // recall. If a device fails while rows move or keys turn, they are lost, and the cache is emptied.
     edgekv_recall commit(edgekv_cache & cache);
 
+    // After that: tokens that each head holds, and that score higher than one that heads which share its rows got. Ascending of each.
+    size_t n_needed(uint32_t * counts) const;
+    void   write_needed(int32_t * positions) const;
+
     // Bytes that an archive holds, and a recall takes.
     static uint64_t estimate_bytes(const edgekv_shape & shape, uint32_t n_probe, uint32_t n_cells);
 
@@ -44,6 +48,7 @@ class Recall {
     uint32_t most_of(size_t head) const;
     void     make_rests();
     void     choose();
+    void     choose_needed(const std::vector<size_t> & heads);
     void     choose_rests(const std::vector<size_t> & heads);
     void     make_room(edgekv_cache & cache, const std::vector<uint32_t> & n_before_open, HeadMoves & moves);
     void     scan_head(uint32_t il, uint32_t g, Scan & scan, BestPositions & best);
@@ -76,6 +81,9 @@ class Recall {
     std::vector<uint32_t>  held_rest_;  // (n_heads,) the one of them that is a rest, if any; else n_held
     edgekv_recalled        found_;      // so far: the best of every head, as many as it may get
     std::vector<float>     scores_;     // (n_heads, most) of these
+    std::vector<uint32_t>  n_needed_;   // (n_heads,) tokens of each that it holds and needs
+    std::vector<int32_t>   needed_;     // (n_heads, params.n_needed) of each, ascending
+    std::vector<float>     needed_scores_;
     int64_t                scan_us_ = 0;
 
     std::vector<std::pair<uint32_t, uint32_t>> heads_; // layer and KV head of each

@@ -9,10 +9,11 @@
 
 namespace edgekv {
 
-BestPositions::BestPositions(uint32_t n, uint32_t before, uint32_t after, uint32_t n_sink) :
-    most_(n), n_sink_(static_cast<int32_t>(n_sink)), n_newest_(n_newest(after)), fading_(std::exp2(-1.0 / before)), earlier_(n_newest_), weights_(2 * size_t(n_newest_)),
+BestPositions::BestPositions(uint32_t n, uint32_t n_needed, uint32_t before, uint32_t after, uint32_t n_sink) :
+    most_(n), most_needed_(n_needed), n_sink_(static_cast<int32_t>(n_sink)), n_newest_(n_newest(after)), fading_(std::exp2(-1.0 / before)), earlier_(n_newest_), weights_(2 * size_t(n_newest_)),
     up_to_(n_newest_) {
     best_.reserve(n);
+    needed_.reserve(n_needed);
     for (uint32_t i = 0; i < n_newest_; ++i) {
         earlier_[i] = std::exp2(-1.0 / after * i);
     }
@@ -24,6 +25,7 @@ void BestPositions::begin(int32_t first, const std::vector<int32_t> * held, uint
     held_          = held;
     n_passed_      = 0;
     best_.clear();
+    needed_.clear();
 }
 
 void BestPositions::add(float weight) {
@@ -42,7 +44,9 @@ void BestPositions::finish() {
     for (int32_t p = std::max(first_, next_ + 1 - static_cast<int32_t>(n_newest_)); p < next_; ++p) {
         consider(p);
     }
-    std::sort(best_.begin(), best_.end(), [](const Scored & a, const Scored & b) { return a.position < b.position; });
+    for (auto * heap : { &best_, &needed_ }) {
+        std::sort(heap->begin(), heap->end(), [](const Scored & a, const Scored & b) { return a.position < b.position; });
+    }
 }
 
 // Positions come in ascending order.
@@ -50,7 +54,8 @@ void BestPositions::consider(int32_t position) {
     while (n_passed_ < held_->size() && (*held_)[n_passed_] < position) {
         ++n_passed_;
     }
-    if (most_ == 0 || (n_passed_ < held_->size() && (*held_)[n_passed_] == position)) {
+    const bool is_held = n_passed_ < held_->size() && (*held_)[n_passed_] == position;
+    if ((is_held ? most_needed_ : most_) == 0) {
         return;
     }
     const float * run = weights_.data() + place(position);
@@ -59,21 +64,33 @@ void BestPositions::consider(int32_t position) {
         sum += earlier_[i] * run[i];
     }
     const Scored found = { static_cast<float>(sum), position };
-    if (best_.size() == most_) {
-        if (!(found > best_.front())) {
-            return;
-        }
-        std::pop_heap(best_.begin(), best_.end(), std::greater<>());
-        best_.pop_back();
+    if (is_held) {
+        keep(found, most_needed_, needed_);
+    } else {
+        keep(found, most_, best_);
     }
-    best_.push_back(found);
-    std::push_heap(best_.begin(), best_.end(), std::greater<>());
 }
 
-void BestPositions::write(int32_t * positions, float * scores) const {
-    std::transform(best_.begin(), best_.end(), positions, [](const Scored & scored) { return scored.position; });
-    std::transform(best_.begin(), best_.end(), scores, [](const Scored & scored) { return scored.score; });
+void BestPositions::keep(const Scored & found, uint32_t most, std::vector<Scored> & heap) {
+    if (heap.size() == most) {
+        if (!(found > heap.front())) {
+            return;
+        }
+        std::pop_heap(heap.begin(), heap.end(), std::greater<>());
+        heap.pop_back();
+    }
+    heap.push_back(found);
+    std::push_heap(heap.begin(), heap.end(), std::greater<>());
 }
+
+void BestPositions::write(const std::vector<Scored> & some, int32_t * positions, float * scores) {
+    std::transform(some.begin(), some.end(), positions, [](const Scored & scored) { return scored.position; });
+    std::transform(some.begin(), some.end(), scores, [](const Scored & scored) { return scored.score; });
+}
+
+void BestPositions::write(int32_t * positions, float * scores) const { write(best_, positions, scores); }
+
+void BestPositions::write_needed(int32_t * positions, float * scores) const { write(needed_, positions, scores); }
 
 namespace {
 

@@ -11,14 +11,15 @@
 
 namespace edgekv {
 
-// The positions whose neighbourhood gets most, of those that a head does not hold.
+// The positions whose neighbourhood gets most, of those that a head does not hold, and of those that it does.
 class BestPositions {
   public:
     // The score of a position is the sum of all weights, each of which counts half as much for every `before` positions that it lies
     // before it, or `after` after it. Those further after it than n_halvings * after count nothing, nor do those of positions before n_sink.
-    BestPositions(uint32_t n, uint32_t before, uint32_t after, uint32_t n_sink);
+    // n_needed: of those that a head holds
+    BestPositions(uint32_t n, uint32_t n_needed, uint32_t before, uint32_t after, uint32_t n_sink);
 
-    // held: positions that are passed over, ascending; most: of the best, at most those of the constructor
+    // held: ascending; most: of the best, at most those of the constructor
     void begin(int32_t first, const std::vector<int32_t> * held, uint32_t most);
     void add(float weight); // of the next position
     void finish();          // no position follows
@@ -27,7 +28,11 @@ class BestPositions {
     void write(int32_t * positions, float * scores) const;
     uint32_t n() const { return static_cast<uint32_t>(best_.size()); }
 
-    static size_t bytes(uint32_t n, uint32_t after) { return n * sizeof(Scored) + n_newest(after) * (2 * sizeof(float) + 2 * sizeof(double)); }
+    // Likewise of those that the head holds.
+    void     write_needed(int32_t * positions, float * scores) const;
+    uint32_t n_needed() const { return static_cast<uint32_t>(needed_.size()); }
+
+    static size_t bytes(uint32_t n, uint32_t n_needed, uint32_t after) { return (n + n_needed) * sizeof(Scored) + n_newest(after) * (2 * sizeof(float) + 2 * sizeof(double)); }
 
   private:
     struct Scored {
@@ -41,10 +46,13 @@ class BestPositions {
 
     static uint32_t n_newest(uint32_t after) { return n_halvings * after + 1; }
 
-    void     consider(int32_t position);
-    uint32_t place(int32_t position) const { return static_cast<uint32_t>(position) % n_newest_; }
+    void        consider(int32_t position);
+    static void keep(const Scored & found, uint32_t most, std::vector<Scored> & heap);
+    static void write(const std::vector<Scored> & some, int32_t * positions, float * scores);
+    uint32_t    place(int32_t position) const { return static_cast<uint32_t>(position) % n_newest_; }
 
     uint32_t                     most_;
+    uint32_t                     most_needed_;
     int32_t                      n_sink_;
     uint32_t                     n_newest_; // positions whose weights are at hand
     double                       fading_;   // what a weight counts one position after it
@@ -56,6 +64,7 @@ class BestPositions {
     std::vector<float>           weights_;      // (2, n_newest_): a ring, twice, so that all runs of it lie together
     std::vector<double>          up_to_;        // (n_newest_,) a ring: the sum of all weights up to each position, as they count there
     std::vector<Scored>          best_;         // a heap, the least on top
+    std::vector<Scored>          needed_;       // likewise, of those held
 };
 
 // How many numbers a scan works in.

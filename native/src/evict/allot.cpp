@@ -126,7 +126,7 @@ void allot(const Ranked * heads, size_t n_heads, const edgekv_protection & prote
     bool   fits    = true;
     for (size_t g = 0; g < n_heads; ++g) {
         require_finite(heads[g]);
-        n_all += heads[g].beside.n_held;
+        n_all += heads[g].staying.n_held;
         n_cells += heads[g].n;
         fits = fits && heads[g].n <= largest;
     }
@@ -144,7 +144,7 @@ void allot(const Ranked * heads, size_t n_heads, const edgekv_protection & prote
                 line[n_open++] = heads[g].scores[heads[g].order[i]];
             }
         }
-        require_room(found[g], budget + heads[g].beside.n_held);
+        require_room(found[g], budget + heads[g].staying.n_held);
     }
     count_best(heads, n_heads, protection, n_all - (n_cells - n_open), line, n_open, found);
 
@@ -153,7 +153,7 @@ void allot(const Ranked * heads, size_t n_heads, const edgekv_protection & prote
     size_t                n_room = 0;
     for (size_t g = 0; g < n_heads; ++g) {
         // rounded before it is added, as the reference does: a compiler that fuses the two may cross a whole number
-        const volatile double moved = safeguard * (double(budget + heads[g].beside.n_held) - double(found[g]));
+        const volatile double moved = safeguard * (double(budget + heads[g].staying.n_held) - double(found[g]));
 
         targets[g] = found[g] + moved;
         caps[g]    = static_cast<uint32_t>(std::min<size_t>(heads[g].n, largest));

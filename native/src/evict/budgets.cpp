@@ -9,22 +9,36 @@
 
 using namespace edgekv;
 
-// What stays beside the budgets, and how much of it each head holds.
-void Compaction::list_beside() {
+namespace {
+
+// The next head's positions of a list, if there is one.
+Positions next_of(const uint32_t * counts, size_t head, const int32_t *& next) {
+    if (next == nullptr) {
+        return {};
+    }
+    const Positions found = { next, counts[head] };
+    next += found.n;
+    require(std::adjacent_find(found.first, next, std::greater_equal<>()) == next, "positions beside or within a budget do not ascend");
+    return found;
+}
+
+} // namespace
+
+// What stays beside the budgets, and within, and how much of the former each head holds.
+void Compaction::list_staying() {
     require((params_.n_beside == nullptr) == (params_.beside == nullptr), "n_beside and beside are given both, or neither");
-    const int32_t * next = params_.beside;
-    for (uint32_t il = 0; next != nullptr && il < layers_.size(); ++il) {
+    require((params_.n_within == nullptr) == (params_.within == nullptr), "n_within and within are given both, or neither");
+    const int32_t * beside = params_.beside;
+    const int32_t * within = params_.within;
+    for (uint32_t il = 0; il < layers_.size(); ++il) {
         for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
-            const HeadView head   = cache_.cells(il, g);
-            BesideBudget & beside = beside_[layers_[il].first_head + g];
-            beside.positions      = next;
-            beside.n              = params_.n_beside[layers_[il].first_head + g];
-            next += beside.n;
-            const bool ascends = std::adjacent_find(beside.positions, next, std::greater_equal<>()) == next;
-            require(ascends, "positions beside a budget do not ascend");
-            const auto n_held = std::count_if(head.order, head.order + head.n, [&](uint32_t cell) { return beside.has(head.position[cell]); });
-            beside.rest       = head.n_rests() > 0 && beside.has(rest_position);
-            beside.n_held     = static_cast<uint32_t>(n_held) - beside.rest;
+            const HeadView head    = cache_.cells(il, g);
+            Staying &      staying = staying_[layers_[il].first_head + g];
+            staying.beside         = next_of(params_.n_beside, layers_[il].first_head + g, beside);
+            staying.within         = next_of(params_.n_within, layers_[il].first_head + g, within);
+            const auto n_held = std::count_if(head.order, head.order + head.n, [&](uint32_t cell) { return staying.beside.has(head.position[cell]); });
+            staying.rest      = head.n_rests() > 0 && staying.beside.has(rest_position);
+            staying.n_held    = static_cast<uint32_t>(n_held) - staying.rest;
         }
     }
 }
@@ -32,9 +46,9 @@ void Compaction::list_beside() {
 // What each layer's heads may keep on average, and each head before they share.
 void Compaction::divide_layers() {
     // so that there is room for what is fed next
-    const auto     add    = [](uint64_t sum, const BesideBudget & it) { return sum + it.n_held + it.rest; };
-    const uint64_t n_all  = uint64_t(params_.budget) * beside_.size() + std::accumulate(beside_.begin(), beside_.end(), uint64_t(0), add);
-    const auto     stays  = static_cast<uint32_t>((n_all + beside_.size() - 1) / beside_.size()); // of a head on average
+    const auto     add    = [](uint64_t sum, const Staying & it) { return sum + it.n_held + it.rest; };
+    const uint64_t n_all  = uint64_t(params_.budget) * staying_.size() + std::accumulate(staying_.begin(), staying_.end(), uint64_t(0), add);
+    const auto     stays  = static_cast<uint32_t>((n_all + staying_.size() - 1) / staying_.size()); // of a head on average
     const uint32_t spare  = cache_.shape.n_cells - std::min(cache_.shape.n_cells, stays);
     largest_             = std::max(params_.budget, cache_.shape.n_cells_max - std::min(cache_.shape.n_cells_max, spare));
     if (params_.budgets != nullptr) {
@@ -79,7 +93,8 @@ uint32_t Compaction::max_protected() const {
     for (uint32_t il = 0; il < layers_.size(); ++il) {
         for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
             const HeadView head   = cache_.cells(il, g);
-            const Ranked   ranked = tokens_of(nullptr, head.position, head.order, head.n);
+            const Staying  within = { {}, staying_[layers_[il].first_head + g].within };
+            const Ranked   ranked = tokens_of(nullptr, head.position, head.order, head.n, within);
             uint32_t       n      = 0;
             for (size_t i = 0; i < ranked.n; ++i) {
                 n += is_protected(ranked, i, *params_.protection);
@@ -97,7 +112,7 @@ bool Compaction::is_full() const {
         uint64_t n_layer = 0;
         for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
             const size_t   h = layers_[il].first_head + g;
-            const uint32_t n = cache_.cells(il, g).n - beside_[h].n_held - beside_[h].rest;
+            const uint32_t n = cache_.cells(il, g).n - staying_[h].n_held - staying_[h].rest;
             n_layer += n;
             full |= n > (policy_.spread == EDGEKV_SPREAD_HEAD ? budgets_[h] : largest_);
         }
@@ -115,16 +130,16 @@ void Compaction::divide_heads() {
         for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
             const HeadView       head   = cache_.cells(il, g);
             const HeadWork       found  = cache_.work(il, g);
-            const BesideBudget & beside = beside_[first + g];
-            heads.push_back(tokens_of(policy_.softmax ? found.softmax : found.score, head.position, head.order, head.n, beside));
-            budgets_[first + g] = std::min(static_cast<uint32_t>(heads.back().n), budgets_[first + g] + beside.n_held);
+            const Staying & staying = staying_[first + g];
+            heads.push_back(tokens_of(policy_.softmax ? found.softmax : found.score, head.position, head.order, head.n, staying));
+            budgets_[first + g] = std::min(static_cast<uint32_t>(heads.back().n), budgets_[first + g] + staying.n_held);
         }
         if (policy_.spread == EDGEKV_SPREAD_LAYER) {
             allot(heads.data() + first, layers_[il].n_head_kv, *params_.protection, layer_budgets_[il], largest_, policy_.safeguard,
                   work_.contest.data(), budgets_.data() + first);
         }
         for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
-            budgets_[first + g] += beside_[first + g].rest;
+            budgets_[first + g] += staying_[first + g].rest;
         }
     }
     // for llama.cpp one cell stands for all that are kept; without any, no token could follow

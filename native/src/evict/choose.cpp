@@ -49,13 +49,13 @@ void score_cells(const edgekv_policy & policy, const Cells & cells, uint32_t bud
 }
 
 void choose(const edgekv_policy & policy, const Cells & cells, float * weights, const edgekv_protection & protection,
-            uint32_t n_keep, const BesideBudget & beside, Scratch & scratch, uint8_t * keep) {
+            uint32_t n_keep, const Staying & staying, Scratch & scratch, uint8_t * keep) {
     const size_t n      = cells.keys.n();
     float *      line   = scratch.line.data();
-    Ranked       ranked = tokens_of(weights, cells.positions, cells.order, n, beside);
+    Ranked       ranked = tokens_of(weights, cells.positions, cells.order, n, staying);
     if (ranked.n < n) {
-        keep[cells.order[0]] = beside.rest;
-        n_keep -= beside.rest;
+        keep[cells.order[0]] = staying.rest;
+        n_keep -= staying.rest;
     }
     if (policy.weigh != EDGEKV_WEIGH_NONE || policy.critical) { // others only rank, and a softmax of floats may end in ties
         normalise(policy, n, weights);

@@ -14,6 +14,6 @@ void score_cells(const edgekv_policy & policy, const Cells & cells, uint32_t bud
 
 // Mark the n_keep cells that stay, keep (n,), given their base scores (n,), which may be overwritten. Among them are those beside the budget.
 void choose(const edgekv_policy & policy, const Cells & cells, float * scores, const edgekv_protection & protection,
-            uint32_t n_keep, const BesideBudget & beside, Scratch & scratch, uint8_t * keep);
+            uint32_t n_keep, const Staying & staying, Scratch & scratch, uint8_t * keep);
 
 } // namespace edgekv

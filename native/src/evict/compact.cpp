@@ -89,7 +89,7 @@ template <typename Work> void Compaction::on_heads(Work work) {
 
 Compaction::Compaction(const edgekv_cache & cache, const edgekv_compaction_params & params) :
     cache_(cache), layers_(cache.layers_), flat_(cache.flat_), work_(cache.workspace()), policy_(*params.policy), params_(params),
-    layer_budgets_(cache.shape.n_layer), budgets_(cache.shape.n_head_total), beside_(cache.shape.n_head_total),
+    layer_budgets_(cache.shape.n_layer), budgets_(cache.shape.n_head_total), staying_(cache.shape.n_head_total),
     devices_(cache, policy_, traits_, params.probed != 0) {
     check(policy_);
     check(*params_.protection);
@@ -103,7 +103,7 @@ Compaction::Compaction(const edgekv_cache & cache, const edgekv_compaction_param
         policy_.spread = EDGEKV_SPREAD_HEAD; // nothing is left to share
     }
     traits_ = traits_of(policy_);
-    list_beside();
+    list_staying();
     divide_layers();
     const bool full = is_full() || flat_.is_outgrown();
     if (cache_.n_past == 0 || (!full && !traits_.every_row && !(traits_.accumulates && params_.probed))) {

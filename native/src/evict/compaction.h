@@ -42,7 +42,7 @@ class Compaction {
     template <typename Work> void on_heads(Work work);
 
     // budgets.cpp
-    void     list_beside();
+    void     list_staying();
     uint32_t max_protected() const;
     void     divide_layers();
     void     check_budgets() const;
@@ -85,7 +85,7 @@ class Compaction {
     int64_t                           chosen_us_   = 0;
     std::vector<uint32_t>             layer_budgets_; // cells of each head of a layer, on average
     std::vector<uint32_t>             budgets_;       // cells of each head
-    std::vector<BesideBudget>         beside_;        // cells of each head beside its budget
+    std::vector<Staying>              staying_;       // what the host wants to stay in each head
     std::vector<QueryRows>            parts_;  // rows that score, each part of a probe by itself
     Devices                           devices_;
     std::optional<HeadMoves>          moves_;

@@ -98,6 +98,6 @@ void Compaction::choose_head(uint32_t il, uint32_t g, Scratch & scratch) {
     const size_t   h      = layers_[il].first_head + g;
     const bool     values = policy_.weigh != EDGEKV_WEIGH_NONE;
     with_head(il, g, parts_[0], false, values, scratch, [&](const HeadWork & found, const Cells & seen) {
-        choose(policy_, seen, found.score, *params_.protection, budgets_[h], beside_[h], scratch, found.keep);
+        choose(policy_, seen, found.score, *params_.protection, budgets_[h], staying_[h], scratch, found.keep);
     });
 }

@@ -32,7 +32,7 @@ bool is_protected(const Ranked & cells, size_t i, const edgekv_protection & prot
     const int32_t position = cells.positions[cells.order[i]];
     const bool    is_sink  = position >= 0 && uint32_t(position) < protection.n_sink;
     const bool    is_new   = cells.n - i <= protection.n_recent;
-    return is_sink || is_new || is_pinned(protection, position) || cells.beside.has(position);
+    return is_sink || is_new || is_pinned(protection, position) || cells.staying.beside.has(position) || cells.staying.within.has(position);
 }
 
 void require_room(size_t n_protected, size_t budget) {

@@ -10,14 +10,20 @@
 
 namespace edgekv {
 
-// Positions of a head whose cells stay beside its budget.
-struct BesideBudget {
-    const int32_t * positions = nullptr; // (n,) ascending
-    size_t          n         = 0;
-    uint32_t        n_held    = 0;     // of the head's tokens that are among them
-    bool            rest      = false; // whether the head's rest is
+// Positions of a head, (n,) ascending.
+struct Positions {
+    const int32_t * first = nullptr;
+    size_t          n     = 0;
 
-    bool has(int32_t position) const { return n > 0 && std::binary_search(positions, positions + n, position); }
+    bool has(int32_t position) const { return n > 0 && std::binary_search(first, first + n, position); }
+};
+
+// What the host wants to stay in a head.
+struct Staying {
+    Positions beside; // its budget
+    Positions within;
+    uint32_t  n_held = 0;     // of the head's tokens that are beside
+    bool      rest   = false; // whether the head's rest is
 };
 
 // Cells that compete: all is indexed by cell, but `order` lists n cells ascending by position.
@@ -26,13 +32,13 @@ struct Ranked {
     const int32_t *  positions;
     const uint32_t * order;
     size_t           n;
-    BesideBudget     beside = {};
+    Staying          staying = {};
 };
 
 // The cells of a head that compete: tokens, and no rest, which is the first by position.
-inline Ranked tokens_of(const float * scores, const int32_t * positions, const uint32_t * order, size_t n, const BesideBudget & beside = {}) {
+inline Ranked tokens_of(const float * scores, const int32_t * positions, const uint32_t * order, size_t n, const Staying & staying = {}) {
     const size_t n_rests = n > 0 && positions[order[0]] == rest_position ? 1 : 0;
-    return { scores, positions, order + n_rests, n - n_rests, beside };
+    return { scores, positions, order + n_rests, n - n_rests, staying };
 }
 
 // Mark the cells that stay: keep[cell] = 1 for min(n, budget) of them, 0 for the others. Protected cells first, then the best
