@@ -35,9 +35,10 @@ def positions(cache):
     return {at: cache.positions(*at).tolist() for at in HEADS}
 
 
+@pytest.mark.parametrize("where", ["beside", "within"])
 @pytest.mark.parametrize("spec", POLICIES)
-def test_a_head_keeps_what_pinned_cells_and_as_many_more_would_leave(model, spec):
-    """Heads keep what they would keep if those cells were pinned, and the budget was larger by them."""
+def test_a_head_keeps_what_pinned_cells_would_leave(model, spec, where):
+    """Heads keep what they would keep if those cells were pinned; beside a budget, if it was larger by them too."""
     policy, rng = parse_policy(spec), np.random.default_rng(7)
     options = {"policy": spec, "budget": BUDGET, "block": BLOCK, "recent": 4}
     with recorded_runtime(model, n_layer=N_LAYER, n_head_kv=N_HEAD_KV, **options) as run:
@@ -48,13 +49,13 @@ def test_a_head_keeps_what_pinned_cells_and_as_many_more_would_leave(model, spec
         for n in (5, 12):
             same = np.sort(2 + rng.permutation(cache.n_past - 6)[:n]).astype(np.int32)
             before, bytes_before = cache.snapshot(), rows(cache)
-            pinned = tuple((int(p), int(p) + 1) for p in same)
-            cache.compact(policy, BUDGET + n, n_sink=2, recent=4, pinned=pinned)
+            pinned, n_more = tuple((int(p), int(p) + 1) for p in same), n if where == "beside" else 0
+            cache.compact(policy, BUDGET + n_more, n_sink=2, recent=4, pinned=pinned)
             expected = positions(cache)
             cache.restore(before)
-            cache.compact(policy, BUDGET, n_sink=2, recent=4, beside=HeadPositions.of([same] * len(HEADS)))
+            cache.compact(policy, BUDGET, n_sink=2, recent=4, **{where: HeadPositions.of([same] * len(HEADS))})
             assert positions(cache) == expected
-            assert sum(map(len, expected.values())) == (BUDGET + n) * len(HEADS)
+            assert sum(map(len, expected.values())) == (BUDGET + n_more) * len(HEADS)
             assert rows(cache).items() <= bytes_before.items()
             cache.restore(before)
 
@@ -79,27 +80,6 @@ def test_each_head_has_cells_of_its_own_beside_its_budget(model, spec):
             assert sum(map(len, held.values())) == BUDGET * len(HEADS) + sum(counts)
         others = {len(held[at]) - n for at, n in zip(HEADS, counts, strict=True)}
         assert (len(others) > 1) == spec.endswith(("+ada", "+pyramid"))
-
-
-@pytest.mark.parametrize("spec", POLICIES)
-def test_cells_within_a_budget_stay_as_pinned_ones_do(model, spec):
-    policy, rng = parse_policy(spec), np.random.default_rng(9)
-    options = {"policy": spec, "budget": BUDGET, "block": BLOCK, "recent": 4}
-    with recorded_runtime(model, n_layer=N_LAYER, n_head_kv=N_HEAD_KV, **options) as run:
-        cache = run.runtime.block_loop.cache
-        for seed in (1, 2):
-            cache.feed(tokens_of(BLOCK, seed))
-            note_scores(cache, policy)
-        before = cache.snapshot()
-        for n in (5, 12):
-            same = np.sort(2 + rng.permutation(cache.n_past - 6)[:n]).astype(np.int32)
-            pinned = tuple((int(p), int(p) + 1) for p in same)
-            cache.compact(policy, BUDGET, n_sink=2, recent=4, pinned=pinned)
-            expected = positions(cache)
-            cache.restore(before)
-            cache.compact(policy, BUDGET, n_sink=2, recent=4, within=HeadPositions.of([same] * len(HEADS)))
-            assert positions(cache) == expected
-            cache.restore(before)
 
 
 @pytest.mark.parametrize("spec", POLICIES)
