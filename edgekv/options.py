@@ -386,6 +386,10 @@ class Options:
         recent = RECENT if self.recent is None else self.recent
         return max(recent, self.parsed_policy.recent(budget))
 
+    def protected_cells(self, budget: int, n_pinned: int = 0) -> int:
+        """Return how many cells under a budget no policy may evict."""
+        return self.sinks + self.recent_cells(budget) + n_pinned
+
     def check_budget(self, budget: int, n_pinned: int = 0) -> None:
         """Raise BudgetError unless the budget holds the protected cells and one more."""
         least = self.least_budget(budget, n_pinned)
@@ -400,7 +404,7 @@ class Options:
         """
         if self.recent_cells(MOST_CELLS) >= MOST_CELLS:
             raise BudgetError(f"{self._too_small(budget, n_pinned)}, and no budget does; protect fewer")
-        while (least := self.sinks + self.recent_cells(budget) + n_pinned + 1) > budget:
+        while (least := self.protected_cells(budget, n_pinned) + 1) > budget:
             budget = least
         return budget
 

@@ -259,15 +259,6 @@ class Cache(HeldCells):
         if flat is not None and len(flat) != self.shape.n_head_total:
             named, n_heads = counted(len(flat), "head"), self.shape.n_head_total
             raise ConfigError(f"budgets for {named} do not fit a model of {n_heads}; give one a head")
-        for given in (beside, within):
-            if given is not None and (
-                len(given.counts) != self.shape.n_head_total or len(given.positions) != given.counts.sum()
-            ):
-                named, n_heads = counted(len(given.counts), "head"), self.shape.n_head_total
-                raise ConfigError(
-                    f"{counted(len(given.positions), 'position')} of {named} that are to stay do not fit a model of "
-                    f"{n_heads}; give those of each head"
-                )
         params = structs.CompactionParams(
             c.pointer(native.fields),
             c.pointer(protection),
@@ -276,14 +267,24 @@ class Cache(HeldCells):
             generating,
             reposition,
             None if flat is None else (c.c_uint32 * len(flat))(*flat),
-            None if beside is None else beside.counts.ctypes.data,
-            None if beside is None else beside.positions.ctypes.data,
-            None if within is None else within.counts.ctypes.data,
-            None if within is None else within.positions.ctypes.data,
+            *self._addresses(beside),
+            *self._addresses(within),
         )
         result = structs.Compaction() if result is None else result
         native.call("edgekv_cache_compact", self._handle, c.byref(params), c.byref(result))
         return result
+
+    def _addresses(self, given: HeadPositions | None) -> tuple[int | None, int | None]:
+        """Return where counts and positions lie. Raises ConfigError unless they are those of each head."""
+        if given is None:
+            return None, None
+        n_heads = self.shape.n_head_total
+        if len(given.counts) != n_heads or len(given.positions) != given.counts.sum():
+            positions, named = counted(len(given.positions), "position"), counted(len(given.counts), "head")
+            raise ConfigError(
+                f"{positions} of {named} that are to stay do not fit a model of {n_heads}; give those of each head"
+            )
+        return given.counts.ctypes.data, given.positions.ctypes.data
 
     def allow(self, n_cells: int) -> None:
         """Use n_cells of each head on average, of those that there are, from the next compaction or clear on.

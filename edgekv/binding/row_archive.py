@@ -39,7 +39,7 @@ class RowArchive:
         self._library = library.load()
         self._handle = c.c_void_p()
         self._work = c.c_void_p()  # the recall that `begin_recall` began
-        self.needed: HeadPositions | None = None  # by the last whole recall
+        self.needed: HeadPositions | None = None  # what heads held and need, by the last whole recall
         library.call(name, *arguments, c.byref(self._handle))
 
     @property

@@ -178,8 +178,7 @@ class BlockLoop(FedCells):
             return not self._is_moved and (yield from goes_on(*n_heads))
 
         def recall(goes_on: GoesOn) -> Feeding[Recalled]:
-            options = self._options
-            n_protected = options.sinks + options.recent_cells(self.budget) + sum(b - a for a, b in self.pinned)
+            n_protected = self._options.protected_cells(self.budget, sum(b - a for a, b in self.pinned))
             n_needed = max(0, self.budget - n_protected - 1)  # one is left for the policy
             return recalling(archive, cache, lambda: self._probe(archive.asked), n_cells, goes_on, n_needed)
 

@@ -467,8 +467,9 @@ def test_a_cancelled_reply_ends_the_recall_of_its_first_eviction(archived, monke
 
         def recall_and_cancel(archive, cache, probe, n_cells, goes_on, n_needed):
             session.cancel()
-            noted = lambda *done: n_heads.append(done) or goes_on(*done)  # noqa: E731
-            return recalling(archive, cache, probe, n_cells, noted, n_needed)
+            return recalling(
+                archive, cache, probe, n_cells, lambda *done: n_heads.append(done) or goes_on(*done), n_needed
+            )
 
         monkeypatch.setattr("edgekv.cells.block_loop.recalling", recall_and_cancel)
         said(session, n=3 * SETTINGS["block"])

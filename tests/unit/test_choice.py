@@ -243,16 +243,12 @@ def streamed_all(cells, block):
     ("memory", "expected"),
     [
         (bytes_for(ENOUGH_CELLS, "q8_0", 32, fixed=LARGE), (0, "q8_0", 32, ENOUGH_CELLS)),
-        (
-            bytes_for(ENOUGH_CELLS, "q8_0", 32, fixed=LARGE) - 1,
-            (3, "f16", LONG_BLOCK, ENOUGH_CELLS),
-        ),  # the third layer frees memory
+        # There are two slots, so the third layer frees memory.
+        (bytes_for(ENOUGH_CELLS, "q8_0", 32, fixed=LARGE) - 1, (3, "f16", LONG_BLOCK, ENOUGH_CELLS)),
         (streamed_all(ENOUGH_CELLS, 128) + 3 * LARGE_LAYER, (7, "q8_0", 128, ENOUGH_CELLS)),
         (streamed_all(ENOUGH_CELLS, 128), (10, "q8_0", 128, ENOUGH_CELLS)),
-        (
-            streamed_all(ENOUGH_CELLS, 128) - 1,
-            (10, "f16", 128, ENOUGH_CELLS // 2),
-        ),  # fewer cells come before a shorter block
+        # Fewer cells come before a shorter block.
+        (streamed_all(ENOUGH_CELLS, 128) - 1, (10, "f16", 128, ENOUGH_CELLS // 2)),
         (streamed_all(ENOUGH_CELLS // 2, 128), (10, "q8_0", 128, ENOUGH_CELLS // 2)),
         (streamed_all(ENOUGH_CELLS // 2, 128) - 1, (10, "q8_0", 128, FEW_CELLS)),
         (streamed_all(FEW_CELLS, 128), (10, "q8_0", 128, FEW_CELLS)),

@@ -412,8 +412,8 @@ uint64_t Recall::estimate_bytes(const edgekv_shape & shape, uint32_t n_probe, ui
     const ScanSize size     = scan_size(shape, n_probe);
     const uint64_t most     = std::min<uint64_t>(EDGEKV_RECALL_LIMIT * uint64_t(n_cells), shape.n_cells_max);
     const uint64_t a_thread = Scan::bytes(size) + BestPositions::bytes(most, n_cells, 0) + shape.n_cells_max * sizeof(int32_t);
-    const uint64_t a_head   = most * (2 * sizeof(int32_t) + 2 * sizeof(float)) + n_cells * (sizeof(int32_t) + sizeof(float)) + 7 * sizeof(uint32_t) + sizeof(heads_[0]) +
-                            HeadMoves::bytes(1) + sizeof(RowBytes) + sizeof(uint64_t);
+    const uint64_t a_head   = most * (2 * sizeof(int32_t) + 2 * sizeof(float)) + n_cells * (sizeof(int32_t) + sizeof(float)) +
+                            7 * sizeof(uint32_t) + sizeof(heads_[0]) + HeadMoves::bytes(1) + sizeof(RowBytes) + sizeof(uint64_t);
     const uint64_t a_rest  = Rest::bytes(shape.head_dim_k, shape.head_dim_v) + sizeof(uint32_t);
     return n_workers(shape) * a_thread + shape.n_head_total * (a_head + a_rest) + size.dim * sizeof(float) + size.row_bytes + SegmentFile::room(size.row_bytes) +
            RowTransfer::bytes(is_staged(shape, staging())) + (is_staged(shape, staging()) ? uint64_t(n_probe) * shape.cell_bytes : 0);

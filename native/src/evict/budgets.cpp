@@ -28,6 +28,9 @@ Positions next_of(const uint32_t * counts, size_t head, const int32_t *& next) {
 void Compaction::list_staying() {
     require((params_.n_beside == nullptr) == (params_.beside == nullptr), "n_beside and beside are given both, or neither");
     require((params_.n_within == nullptr) == (params_.within == nullptr), "n_within and within are given both, or neither");
+    if (params_.beside == nullptr && params_.within == nullptr) {
+        return;
+    }
     const int32_t * beside = params_.beside;
     const int32_t * within = params_.within;
     for (uint32_t il = 0; il < layers_.size(); ++il) {
